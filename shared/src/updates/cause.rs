@@ -62,7 +62,7 @@ pub fn operation<'a>(events: &'a [Event], made_at: Timestamp, token: Option<&str
         starts_operation(e)
             && (e.token != begun.token || e.operation_id != begun.operation_id || e.token.is_none())
     };
-    let end = rest.iter().position(|e| other(e));
+    let end = rest.iter().position(other);
     let inside = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
     let mut all = vec![*begun];
     all.extend(inside.iter().copied());
@@ -351,7 +351,7 @@ fn mask_account(word: &str) -> String {
     let mut digits = String::new();
     let flush = |digits: &mut String, out: &mut String| {
         if digits.len() == 12 {
-            out.push_str("…");
+            out.push('…');
         } else {
             out.push_str(digits);
         }

@@ -6,6 +6,8 @@
 //! S3 and the table · `fake` the same in memory.
 
 pub mod api;
+#[cfg(feature = "aws-updates")]
+pub mod aws;
 pub mod cause;
 pub mod decide;
 #[cfg(any(test, feature = "fakes"))]

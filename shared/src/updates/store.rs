@@ -75,7 +75,7 @@ pub fn take(items: Vec<Item>, snapshot: &mut Snapshot) -> Result<(), String> {
             }
         }
     }
-    snapshot.rows.sort_by(|a, b| b.row.seq.cmp(&a.row.seq));
+    snapshot.rows.sort_by_key(|r| std::cmp::Reverse(r.row.seq));
     Ok(())
 }
 
@@ -157,7 +157,7 @@ fn replace(snapshot: &mut Snapshot, row: Versioned<Update>) {
         Some(r) => *r = row,
         None => snapshot.rows.push(row),
     }
-    snapshot.rows.sort_by(|a, b| b.row.seq.cmp(&a.row.seq));
+    snapshot.rows.sort_by_key(|r| std::cmp::Reverse(r.row.seq));
 }
 
 /// The poll write, TX-4 and every pointer repair: row and head under the revisions that were read.

@@ -50,10 +50,7 @@ pub fn status(u: &Update, shown: &Shown, extra: &[Flag], now: Timestamp) -> Stat
         f.raw = Some(u.status.as_str().to_owned());
         flags.push(f);
     }
-    let stale = flags
-        .iter()
-        .any(|f| f.code == "stale_read" || f.code == "needs_permission");
-    let source = if open && !shown.unread && !(stale && shown.unread) {
+    let source = if open && !shown.unread {
         "cloudformation"
     } else {
         "stored"
@@ -63,7 +60,7 @@ pub fn status(u: &Update, shown: &Shown, extra: &[Flag], now: Timestamp) -> Stat
         "rolling_back" => "Rolling back".to_owned(),
         _ => u.status.label().to_owned(),
     };
-    let mut s = Status {
+    Status {
         summary: summary(
             u,
             &word,
@@ -81,11 +78,7 @@ pub fn status(u: &Update, shown: &Shown, extra: &[Flag], now: Timestamp) -> Stat
         source: source.to_owned(),
         progress,
         flags,
-    };
-    if stale && open && shown.unread {
-        s.stale_after = Some(plus_seconds(u.observed_at.unwrap_or(u.started_at), STALE_S));
     }
-    s
 }
 
 fn summary(
