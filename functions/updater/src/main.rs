@@ -23,7 +23,7 @@ async fn main() -> Result<(), Error> {
         }
     };
     let clients = Clients::new(&boot::sdk_config().await, &cfg);
-    clients.warm_up(&cfg.pk()).await;
+    Box::pin(clients.warm_up(&cfg.pk())).await;
     let (clients, cfg) = (&clients, &cfg);
     lambda_runtime::run(service_fn(move |event: LambdaEvent<Value>| async move {
         let inv = Invocation {
@@ -31,7 +31,8 @@ async fn main() -> Result<(), Error> {
             request_id: event.context.request_id,
             seed: time::new_uuid(),
         };
-        let answer = api::handle(&clients.world(), cfg, &inv, &event.payload).await;
+        // Boxed: the whole state machine of a call is some 20 KB, which the runtime would move about.
+        let answer = Box::pin(api::handle(&clients.world(), cfg, &inv, &event.payload)).await;
         if let Err(Failure { error_type, message }) = &answer {
             tracing::error!(error_type, "{message}");
         }
