@@ -17,6 +17,7 @@ pub mod config;
 pub mod error;
 pub mod http;
 pub mod release;
+pub mod release_check;
 pub mod status;
 pub mod store;
 pub mod telemetry;
