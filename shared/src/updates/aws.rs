@@ -588,7 +588,7 @@ impl Clients {
 }
 
 fn build_of(b: &cb::Build) -> Build {
-    let failed = b
+    let mut failed = b
         .phases()
         .iter()
         .filter_map(|p| p.contexts().iter().find_map(|c| c.message()));
