@@ -1,1 +1,4 @@
 //! Headgate core.
+
+#[cfg(any(test, feature = "fakes"))]
+pub mod explore;
