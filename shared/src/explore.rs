@@ -90,6 +90,12 @@ pub trait System {
     /// The world after an event.
     fn happen(&self, world: &Self::World, event: &Self::Event) -> Self::World;
 
+    /// Does this happen only while no program is under way? So for a jump of the clock that is longer than
+    /// a program may run: whoever was under way has ended or was stopped by then.
+    fn only_idle(&self, _event: &Self::Event) -> bool {
+        false
+    }
+
     /// The world after a program ended; `None` when nobody takes note.
     fn ended(
         &self,
@@ -952,7 +958,11 @@ impl<'s, S: System> Engine<'s, S> {
                 events: node.left.events - spent,
                 ..node.left
             };
+            let idle = node.places.iter().all(|p| p.point == IDLE);
             for event in self.sys.events(&world.world) {
+                if !idle && self.sys.only_idle(&event) {
+                    continue;
+                }
                 let after = self.sys.happen(&world.world, &event);
                 let after = self.keep(after);
                 let checked = self.sys.check(&Step {

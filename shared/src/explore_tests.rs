@@ -72,6 +72,7 @@ struct Toys {
     actors: Vec<(&'static str, Vec<Toy>)>,
     stale: bool,
     same: bool,
+    noon_waits: bool,
     starts: std::cell::Cell<u32>,
 }
 
@@ -83,6 +84,7 @@ impl Toys {
             actors,
             stale: false,
             same: false,
+            noon_waits: false,
             starts: std::cell::Cell::new(0),
         }
     }
@@ -261,6 +263,10 @@ impl System for Toys {
             noon: true,
             ..w.clone()
         }
+    }
+
+    fn only_idle(&self, _: &&'static str) -> bool {
+        self.noon_waits
     }
 
     fn check(&self, step: &Step<'_, Self>) -> Result<(), String> {
@@ -531,6 +537,15 @@ fn a_program_may_end_without_asking() {
     let r = explore(&toys, Counter::default(), &bounds(0, 0));
     assert!(r.complete());
     assert_eq!(r.outcomes["\"nothing\""], 1);
+}
+
+#[test]
+fn an_event_may_wait_until_no_program_is_under_way() {
+    let mut toys = Toys::new(ALL, &[ANN]);
+    toys.noon_waits = true;
+    let r = explore(&toys, Counter::default(), &bounds(0, 0));
+    // Noon can come before ann and after her, and not between her read and her save.
+    assert_eq!((r.states, r.events["\"noon\""]), (6, 2));
 }
 
 #[test]
