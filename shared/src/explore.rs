@@ -334,6 +334,60 @@ impl<R, A> Seat<R, A> {
     }
 }
 
+/// A part of a world that is shared between the worlds that have not changed it. Its digest is taken once,
+/// so cloning and hashing a world costs only what changed.
+pub struct Part<T> {
+    value: Rc<T>,
+    digest: u64,
+}
+
+impl<T: Hash> Part<T> {
+    /// A new part.
+    pub fn new(value: T) -> Self {
+        Self {
+            digest: digest(&value),
+            value: Rc::new(value),
+        }
+    }
+}
+
+impl<T> Clone for Part<T> {
+    fn clone(&self) -> Self {
+        Self {
+            value: Rc::clone(&self.value),
+            digest: self.digest,
+        }
+    }
+}
+
+impl<T> std::ops::Deref for Part<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Hash for Part<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.digest);
+    }
+}
+
+impl<T> PartialEq for Part<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl<T> Eq for Part<T> {}
+
+impl<T: Debug> Debug for Part<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
 /// The value of a future that never waits, such as a call to an in-memory world.
 ///
 /// # Panics

@@ -609,3 +609,14 @@ fn four_actors_meet_in_every_order() {
     let r = explore(&Toys::new(ALL, &script), Counter::default(), &bounds(1, 0));
     assert!(r.complete() && r.transitions > 50_000, "{r}");
 }
+
+#[test]
+fn a_part_is_its_value() {
+    let (a, b, c) = (Part::new(vec![1, 2]), Part::new(vec![1, 2]), Part::new(vec![1]));
+    assert!(a == b && a != c && a.clone() == a);
+    assert_eq!(
+        (a.len(), digest(&a) == digest(&b), digest(&a) == digest(&c)),
+        (2, true, false)
+    );
+    assert_eq!(format!("{a:?}"), "[1, 2]");
+}
