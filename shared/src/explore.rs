@@ -72,7 +72,7 @@ pub trait System {
     /// The real shell, talking to `seat`. It must depend on nothing but the program and the answers.
     fn start<'a>(
         &'a self,
-        program: &'a Self::Program,
+        program: Self::Program,
         seat: Seat<Self::Request, Self::Answer>,
     ) -> Running<'a, Self::Outcome>;
 
@@ -603,7 +603,7 @@ type Point = u32;
 /// Between two programs.
 const IDLE: Point = u32::MAX;
 
-struct At<S: System + ?Sized> {
+struct At<'s, S: System + ?Sized> {
     program: Rc<S::Program>,
     /// The point before and the answer that led here; none for a program that has just started.
     from: Option<(Point, u32, S::Answer)>,
@@ -613,40 +613,55 @@ struct At<S: System + ?Sized> {
     key: u64,
     /// Digest of what it asks and of its outcome.
     shape: u64,
+    /// The shell itself, waiting here, until it is taken further. Another answer needs a replay.
+    live: Option<Live<'s, S>>,
 }
 
+/// A shell that has been run up to a point.
+struct Live<'s, S: System + ?Sized> {
+    running: Running<'s, S::Outcome>,
+    seat: Seat<S::Request, S::Answer>,
+}
+
+/// At most so many shells are kept alive at once.
+const LIVE: usize = 4096;
+
 /// The tree of points, each computed once.
-struct Points<S: System + ?Sized> {
-    all: Vec<At<S>>,
+struct Points<'s, S: System + ?Sized> {
+    all: Vec<At<'s, S>>,
+    live: usize,
     by_key: ByDigest<Point>,
     edges: ByDigest<Point>,
     outcomes: BTreeMap<String, usize>,
 }
 
-impl<S: System + ?Sized> Points<S> {
+impl<'s, S: System + ?Sized> Points<'s, S> {
     fn new() -> Self {
         Self {
             all: Vec::new(),
+            live: 0,
             by_key: ByDigest::default(),
             edges: ByDigest::default(),
             outcomes: BTreeMap::new(),
         }
     }
 
-    fn get(&self, p: Point) -> &At<S> {
+    fn get(&self, p: Point) -> &At<'s, S> {
         &self.all[p as usize]
     }
 
-    fn begin(&mut self, sys: &S, program: &S::Program) -> Point {
+    fn begin(&mut self, sys: &'s S, program: &S::Program) -> Point {
         let key = digest(program);
         if let Some(p) = self.by_key.get(&key) {
             return *p;
         }
-        self.add(sys, Rc::new(program.clone()), None, key)
+        let program = Rc::new(program.clone());
+        let (live, outcome) = Self::start(sys, &program);
+        self.add(sys, program, None, key, live, outcome)
     }
 
     /// The point after `answer` to the request with this ticket.
-    fn after(&mut self, sys: &S, from: Point, ticket: u32, answer: S::Answer) -> Point {
+    fn after(&mut self, sys: &'s S, from: Point, ticket: u32, answer: S::Answer) -> Point {
         let heard = digest(&(ticket, &answer));
         let edge = digest(&(from, heard));
         if let Some(p) = self.edges.get(&edge) {
@@ -654,18 +669,25 @@ impl<S: System + ?Sized> Points<S> {
         }
         let key = self.get(from).key.wrapping_add(heard);
         let program = Rc::clone(&self.get(from).program);
+        let mut live = match self.all[from as usize].live.take() {
+            Some(live) => {
+                self.live -= 1;
+                live
+            }
+            None => self.replay(sys, from),
+        };
+        let outcome = Self::tell(sys, &program, &mut live, ticket, answer.clone());
         let p = match self.by_key.get(&key) {
             // The same answers in another order (two requests of a join). The shell must not care.
             Some(&p) => {
-                let (waits_for, outcome) = self.replay(sys, &program, Some((from, ticket, &answer)));
                 assert!(
-                    shape(&waits_for, &outcome) == self.get(p).shape,
+                    shape(&live.seat.0.borrow().asked, &outcome) == self.get(p).shape,
                     "the shell tells the order of the answers to a join, or is not repeatable: {}",
                     sys.show_program(&program)
                 );
                 p
             }
-            None => self.add(sys, program, Some((from, ticket, answer)), key),
+            None => self.add(sys, program, Some((from, ticket, answer)), key, live, outcome),
         };
         self.edges.insert(edge, p);
         p
@@ -677,13 +699,22 @@ impl<S: System + ?Sized> Points<S> {
         program: Rc<S::Program>,
         from: Option<(Point, u32, S::Answer)>,
         key: u64,
+        live: Live<'s, S>,
+        outcome: Option<S::Outcome>,
     ) -> Point {
-        let last = from.as_ref().map(|(p, t, a)| (*p, *t, a));
-        let (waits_for, outcome) = self.replay(sys, &program, last);
+        let waits_for = live.seat.0.borrow().asked.clone();
         if let Some(o) = &outcome {
             *self.outcomes.entry(sys.show_outcome(o)).or_default() += 1;
+        } else {
+            assert!(
+                !waits_for.is_empty(),
+                "the shell waits for something that is no seat: {}",
+                sys.show_program(&program)
+            );
         }
         let shape = shape(&waits_for, &outcome);
+        let keep = outcome.is_none() && self.live < LIVE;
+        self.live += usize::from(keep);
         let p = Point::try_from(self.all.len()).expect("fewer points than numbers for them");
         self.all.push(At {
             program,
@@ -692,54 +723,54 @@ impl<S: System + ?Sized> Points<S> {
             outcome: outcome.map(Rc::new),
             key,
             shape,
+            live: keep.then_some(live),
         });
         self.by_key.insert(key, p);
         p
     }
 
-    /// Runs a fresh future over all answers up to and including `last`.
-    #[expect(clippy::type_complexity, reason = "used twice, right here")]
-    fn replay(
-        &self,
+    fn start(sys: &'s S, program: &S::Program) -> (Live<'s, S>, Option<S::Outcome>) {
+        let seat = Seat::new();
+        let mut running = sys.start(program.clone(), seat.clone());
+        let polled = running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let outcome = if let Poll::Ready(o) = polled { Some(o) } else { None };
+        (Live { running, seat }, outcome)
+    }
+
+    fn tell(
         sys: &S,
         program: &S::Program,
-        last: Option<(Point, u32, &S::Answer)>,
-    ) -> (Vec<(u32, S::Request)>, Option<S::Outcome>) {
+        live: &mut Live<'s, S>,
+        ticket: u32,
+        answer: S::Answer,
+    ) -> Option<S::Outcome> {
+        {
+            let mut s = live.seat.0.borrow_mut();
+            let Some(at) = s.asked.iter().position(|(t, _)| *t == ticket) else {
+                panic!("the shell is not repeatable: {}", sys.show_program(program));
+            };
+            s.asked.remove(at);
+            s.heard.push((ticket, answer));
+        }
+        let polled = live.running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(o) = polled { Some(o) } else { None }
+    }
+
+    /// A fresh shell, told all that leads to this point.
+    fn replay(&self, sys: &'s S, to: Point) -> Live<'s, S> {
         let mut answers = Vec::new();
-        let mut here = last;
-        while let Some((p, ticket, answer)) = here {
-            answers.push((ticket, answer));
-            here = self.get(p).from.as_ref().map(|(p, t, a)| (*p, *t, a));
+        let mut here = to;
+        while let Some((p, ticket, answer)) = &self.get(here).from {
+            answers.push((*ticket, answer));
+            here = *p;
         }
-        let seat = Seat::new();
-        let mut running = sys.start(program, seat.clone());
-        let mut cx = Context::from_waker(Waker::noop());
-        let mut outcome = None;
-        if let Poll::Ready(o) = running.as_mut().poll(&mut cx) {
-            outcome = Some(o);
-        }
+        let program = &self.get(to).program;
+        let (mut live, mut outcome) = Self::start(sys, program);
         for (ticket, answer) in answers.into_iter().rev() {
-            {
-                let mut s = seat.0.borrow_mut();
-                let at = s.asked.iter().position(|(t, _)| *t == ticket);
-                let (Some(at), None) = (at, &outcome) else {
-                    panic!("the shell is not repeatable: {}", sys.show_program(program));
-                };
-                s.asked.remove(at);
-                s.heard.push((ticket, answer.clone()));
-            }
-            if let Poll::Ready(o) = running.as_mut().poll(&mut cx) {
-                outcome = Some(o);
-            }
+            assert!(outcome.is_none(), "the shell is not repeatable: {}", sys.show_program(program));
+            outcome = Self::tell(sys, program, &mut live, ticket, answer.clone());
         }
-        drop(running);
-        let asked = std::mem::take(&mut seat.0.borrow_mut().asked);
-        assert!(
-            outcome.is_some() || !asked.is_empty(),
-            "the shell waits for something that is no seat: {}",
-            sys.show_program(program)
-        );
-        (asked, outcome)
+        live
     }
 }
 
@@ -847,7 +878,7 @@ struct Engine<'s, S: System> {
     actors: Vec<Actor>,
     alike: Vec<usize>,
     bounds: Bounds,
-    points: Points<S>,
+    points: Points<'s, S>,
     worlds: ByDigest<Weak<Kept<S::World>>>,
     worlds_limit: usize,
     idle: ByDigest<()>,
@@ -1450,7 +1481,7 @@ pub fn solo<S: System>(
     let mut world = world.clone();
     let mut trace = Vec::new();
     let seat = Seat::new();
-    let mut running = sys.start(program, seat.clone());
+    let mut running = sys.start(program.clone(), seat.clone());
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..10_000 {
         if let Poll::Ready(outcome) = running.as_mut().poll(&mut cx) {

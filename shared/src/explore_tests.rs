@@ -182,7 +182,7 @@ impl System for Toys {
         vec![self.actors[actor].1[nth].clone()]
     }
 
-    fn start<'a>(&'a self, program: &'a Toy, seat: Desk) -> Running<'a, &'static str> {
+    fn start<'a>(&'a self, program: Toy, seat: Desk) -> Running<'a, &'static str> {
         let g = self.guards;
         match program {
             Toy::Add(by) => Box::pin(add(g, by, seat)),
