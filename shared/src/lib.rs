@@ -15,6 +15,8 @@ pub mod boot;
 pub mod caller;
 pub mod config;
 pub mod error;
+#[cfg(any(test, feature = "fakes"))]
+pub mod explore;
 pub mod http;
 pub mod release;
 pub mod release_check;
