@@ -1,4 +1,5 @@
 //! The harness tests itself: what a test of a function relies on, tried with the clients the functions use.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
 use std::time::Duration;

@@ -865,7 +865,7 @@ impl World {
             ));
         }
         let plan = self.plan_of(url)?;
-        self.check_capabilities(&plan, params)?;
+        Self::check_capabilities(&plan, params)?;
         self.check_parameters(&stack_arn, &plan, params)?;
         let arn = format!(
             "arn:aws:cloudformation:eu-central-1:123456789012:changeSet/{name}/{}",
@@ -905,24 +905,19 @@ impl World {
         })
     }
 
-    #[allow(clippy::unused_self, reason = "reads as the other checks do")]
-    fn check_capabilities(&self, plan: &Plan, params: &Value) -> Result<(), Answer> {
-        let given: Vec<&str> = params["Capabilities"]
+    fn check_capabilities(plan: &Plan, params: &Value) -> Result<(), Answer> {
+        let mut given: Vec<&str> = params["Capabilities"]
             .as_array()
             .into_iter()
             .flatten()
             .filter_map(Value::as_str)
             .collect();
-        let missing: Vec<&str> = plan
-            .capabilities
-            .iter()
-            .map(String::as_str)
-            .filter(|needed| {
-                // NAMED_IAM includes IAM.
-                !given.contains(needed)
-                    && !(*needed == "CAPABILITY_IAM" && given.contains(&"CAPABILITY_NAMED_IAM"))
-            })
-            .collect();
+        if given.contains(&"CAPABILITY_NAMED_IAM") {
+            // It includes the plain one.
+            given.push("CAPABILITY_IAM");
+        }
+        let needed = plan.capabilities.iter().map(String::as_str);
+        let missing: Vec<&str> = needed.filter(|needed| !given.contains(needed)).collect();
         if missing.is_empty() {
             return Ok(());
         }

@@ -464,12 +464,10 @@ impl Inner {
         self.changed.notify_all();
         match hold {
             Some(Hold::Gate(gate)) => gate.pass(),
-            Some(Hold::Meeting(meeting)) => {
-                if !meeting.join() {
-                    self.complain(format!("{} was not sent together with the others", call.name()));
-                }
+            Some(Hold::Meeting(meeting)) if !meeting.join() => {
+                self.complain(format!("{} was not sent together with the others", call.name()));
             }
-            None => {}
+            Some(Hold::Meeting(_)) | None => {}
         }
         let reply = self.reply(&call, answer);
         let mut state = self.state.lock().unwrap();
