@@ -328,6 +328,56 @@ fn depth_is_the_longest_chain_of_round_trips() {
 }
 
 #[test]
+fn a_fault_can_be_planned_for_the_nth_request() {
+    let aws = ScriptedAws::start();
+    aws.always(
+        "cloudformation",
+        "DescribeStacks",
+        Answer::ok(json!({"Stacks": []})),
+    );
+    aws.nth(2, "cloudformation", Answer::AccessDenied)
+        .nth(3, "*", Answer::ServerError);
+    block_on(async {
+        let client = cloudformation(&aws, 1).await;
+        let mut codes = Vec::new();
+        for _ in 0..4 {
+            let answer = client.describe_stacks().stack_name("x").send().await;
+            codes.push(
+                answer
+                    .err()
+                    .and_then(|error| error.code().map(str::to_owned))
+                    .unwrap_or_default(),
+            );
+        }
+        assert_eq!(codes, ["", "AccessDenied", "InternalFailure", ""]);
+    });
+    assert!(aws.nth_done());
+}
+
+#[test]
+fn time_goes_by_in_both_worlds() {
+    let table = Table::create();
+    table.put(&json!({"pk": "a", "sk": "1", "at": "2026-11-30T10:00:00Z", "reserve_until": 5_000, "release": "2.4.0"}));
+    table.age(60);
+    let aged = json!({"pk": "a", "sk": "1", "at": "2026-11-30T09:59:00.000Z", "reserve_until": -55_000, "release": "2.4.0"});
+    assert_eq!(table.get("a", "1"), Some(aged));
+
+    let fake = FakeCloudFormation::new();
+    fake.install("install", &Plan::release("2.3.0"));
+    let created = |fake: &FakeCloudFormation| {
+        let shown = fake.describe_stack("install");
+        shown["Stacks"][0]["CreationTime"]
+            .as_str()
+            .unwrap()
+            .parse::<jiff::Timestamp>()
+            .unwrap()
+    };
+    let before = created(&fake);
+    fake.age(60);
+    assert_eq!(before.duration_since(created(&fake)).as_secs(), 60);
+}
+
+#[test]
 fn a_request_without_a_plan_is_a_complaint() {
     let aws = ScriptedAws::start();
     let request = Request::new("POST", "/", "{\"projectName\": \"check\"}")

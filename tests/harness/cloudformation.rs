@@ -241,6 +241,21 @@ impl FakeCloudFormation {
         self.world().stack(stack).shown[field] = value;
     }
 
+    /// Moves everything that happened so far into the past: the same as time going by.
+    pub fn age(&self, seconds: i64) {
+        let mut world = self.world();
+        let by = SignedDuration::from_secs(seconds);
+        for set in &mut world.sets {
+            set.created -= by;
+            set.events.iter_mut().for_each(|event| shift(event, by));
+        }
+        for stack in &mut world.stacks {
+            shift(&mut stack.shown, by);
+            stack.events.iter_mut().for_each(|event| shift(event, by));
+        }
+        world.last_time -= by;
+    }
+
     fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().expect("no panic while the world was held")
     }
@@ -324,13 +339,6 @@ impl FakeCloudFormation {
         let set = world.set(set);
         set.status = status.into();
         set.execution_status = execution_status.into();
-    }
-
-    /// Moves its creation into the past, for rules about age.
-    pub fn age_change_set(&self, set: &str, seconds: i64) {
-        let mut world = self.world();
-        let set = world.set(set);
-        set.created -= SignedDuration::from_secs(seconds);
     }
 
     /// Somebody deletes it in the console.
@@ -521,6 +529,20 @@ impl FakeCloudFormation {
     /// Sets the stack's status word without an event, known or not.
     pub fn set_status(&self, stack: &str, word: &str) {
         self.edit(stack, "StackStatus", json!(word));
+    }
+}
+
+/// Moves every time in the value back.
+pub fn shift(value: &mut Value, by: SignedDuration) {
+    match value {
+        Value::String(text) => {
+            if let Ok(time) = text.parse::<Timestamp>() {
+                *text = format!("{:.3}", time - by);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| shift(item, by)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| shift(field, by)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

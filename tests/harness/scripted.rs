@@ -3,7 +3,8 @@
 //! The function under test reaches it through `AWS_ENDPOINT_URL`. For each request the endpoint
 //! 1. records it,
 //! 2. waits where the test holds it ([`ScriptedAws::hold`], [`ScriptedAws::meet`]),
-//! 3. answers from the operation's script: the queue first ([`ScriptedAws::next`]), then the standing answer
+//! 3. answers from the operation's script: the queue first ([`ScriptedAws::next`], or [`ScriptedAws::nth`]
+//!    where only the number of the request matters), then the standing answer
 //!    ([`ScriptedAws::always`]), then whatever stands behind the service ([`ScriptedAws::serve`],
 //!    [`ScriptedAws::forward`]).
 //!
@@ -51,7 +52,7 @@ pub enum Answer {
     Drops,
     /// It happens (the inner answer is worked out, with its effects), but the connection closes instead.
     Lost(Box<Answer>),
-    /// The answer is computed, with its effects, and then waits for the gate.
+    /// The answer is worked out, with its effects if it has any, and then waits for the gate.
     Late(Gate, Box<Answer>),
     /// Asks a closure.
     With(Effect),
@@ -260,7 +261,38 @@ struct State {
     standing: BTreeMap<Key, Answer>,
     holds: BTreeMap<Key, VecDeque<Hold>>,
     behind: BTreeMap<String, Effect>,
+    /// Requests still to come before this answer is due, whatever the operation.
+    nth: Vec<Planned>,
     complaints: Vec<String>,
+}
+
+/// An answer that waits for its turn in the count of a service's requests.
+struct Planned {
+    service: String,
+    left: usize,
+    answer: Answer,
+    lasting: bool,
+}
+
+impl State {
+    /// Counts the request and returns the answer that was planned for its number.
+    fn due(&mut self, service: &str) -> Option<Answer> {
+        let mut due = None;
+        for (at, planned) in self.nth.iter_mut().enumerate() {
+            if planned.service != "*" && planned.service != service {
+                continue;
+            }
+            planned.left = planned.left.saturating_sub(1);
+            if planned.left == 0 && due.is_none() {
+                due = Some(at);
+            }
+        }
+        let planned = self.nth.get(due?)?;
+        if planned.lasting {
+            return Some(planned.answer.clone());
+        }
+        Some(self.nth.remove(due?).answer)
+    }
 }
 
 #[derive(Default)]
@@ -330,6 +362,40 @@ impl ScriptedAws {
             .unwrap()
             .standing
             .insert(key(service, operation), answer);
+        self
+    }
+
+    /// The `n`-th request from now (1 is the next) of any operation of the service gets this answer; `*` counts
+    /// the requests of all services. For faults at every point of a course.
+    pub fn nth(&self, n: usize, service: &str, answer: Answer) -> &Self {
+        self.plan(n, service, answer, false)
+    }
+
+    /// The same for the `n`-th and every later request, until [`Self::forget_nth`]: an outage.
+    pub fn from_nth(&self, n: usize, service: &str, answer: Answer) -> &Self {
+        self.plan(n, service, answer, true)
+    }
+
+    fn plan(&self, n: usize, service: &str, answer: Answer, lasting: bool) -> &Self {
+        assert!(n > 0, "the first request is number 1");
+        let planned = Planned {
+            service: service.into(),
+            left: n,
+            answer,
+            lasting,
+        };
+        self.inner.state.lock().unwrap().nth.push(planned);
+        self
+    }
+
+    /// True once every answer of [`Self::nth`] was given.
+    pub fn nth_done(&self) -> bool {
+        self.inner.state.lock().unwrap().nth.is_empty()
+    }
+
+    /// Forgets the answers of [`Self::nth`] that were not given, and ends an outage.
+    pub fn forget_nth(&self) -> &Self {
+        self.inner.state.lock().unwrap().nth.clear();
         self
     }
 
@@ -455,8 +521,10 @@ impl Inner {
             });
             let index = state.records.len() - 1;
             let hold = state.holds.get_mut(&key).and_then(VecDeque::pop_front);
+            let due = state.due(&call.service);
             let queued = state.queues.get_mut(&key).and_then(VecDeque::pop_front);
-            let answer = queued
+            let answer = due
+                .or(queued)
                 .or_else(|| state.standing.get(&key).cloned())
                 .unwrap_or(Answer::Behind);
             (index, hold, answer)

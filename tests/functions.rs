@@ -1,0 +1,12 @@
+//! The built functions, driven as Lambda drives them: a fake Runtime API, a scripted AWS in front of a real
+//! DynamoDB table, and a CloudFormation that moves when the test says so.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+#[path = "functions/install.rs"]
+mod install;
+#[path = "functions/updater_course.rs"]
+mod updater_course;
+#[path = "functions/updater_door.rs"]
+mod updater_door;
+#[path = "functions/updater_faults.rs"]
+mod updater_faults;
