@@ -22,3 +22,4 @@ pub mod store;
 pub mod telemetry;
 pub mod time;
 pub mod trigger;
+pub mod updates;
