@@ -1,6 +1,12 @@
 //! The built functions, driven as Lambda drives them: a fake Runtime API, a scripted AWS in front of a real
 //! DynamoDB table, and a CloudFormation that moves when the test says so.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 #[path = "functions/install.rs"]
 mod install;

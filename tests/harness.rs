@@ -328,6 +328,54 @@ fn depth_is_the_longest_chain_of_round_trips() {
 }
 
 #[test]
+fn objects_are_read_and_written_by_the_real_client() {
+    let aws = ScriptedAws::start();
+    let store = FakeS3::new();
+    store.serve(&aws);
+    store.put("releases", "a/list.json", "{}");
+    block_on(async {
+        let client = aws_sdk_s3::Client::new(&sdk(&aws, "123456789012", 1).await);
+        let object = client
+            .get_object()
+            .bucket("releases")
+            .key("a/list.json")
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(object.version_id(), Some("v1"));
+        assert_eq!(object.body.collect().await.unwrap().into_bytes().as_ref(), b"{}");
+        let missing = client
+            .get_object()
+            .bucket("releases")
+            .key("none")
+            .send()
+            .await
+            .unwrap_err();
+        assert!(
+            missing.as_service_error().unwrap().is_no_such_key(),
+            "{missing:?}"
+        );
+        let put = |key: &str| {
+            let body = aws_sdk_s3::primitives::ByteStream::from_static(b"evidence");
+            client
+                .put_object()
+                .bucket("evidence")
+                .key(key)
+                .if_none_match("*")
+                .body(body)
+                .send()
+        };
+        put("e").await.unwrap();
+        let again = put("e").await.unwrap_err();
+        assert_eq!(again.code(), Some("PreconditionFailed"));
+    });
+    assert_eq!(
+        store.get("evidence", "e").as_deref(),
+        Some(b"evidence".as_slice())
+    );
+}
+
+#[test]
 fn a_fault_can_be_planned_for_the_nth_request() {
     let aws = ScriptedAws::start();
     aws.always(

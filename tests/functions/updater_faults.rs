@@ -776,19 +776,6 @@ fn t10_a_pointer_left_on_the_older_is_repaired() {
     for item in [&newer, &older, &head] {
         install.table.put(item);
     }
-    let history = get(&updater, "/updates");
-    let shown: Vec<&str> = history
-        .at("/updates")
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|u| u["state"].as_str().unwrap())
-        .collect();
-    assert_eq!(
-        shown,
-        ["prepared", "superseded"],
-        "t12: never two waiting, before any repair"
-    );
     let seen = version(&updater);
     assert_eq!(
         (seen.text("/update/id"), seen.text("/update/state")),
@@ -802,6 +789,34 @@ fn t10_a_pointer_left_on_the_older_is_repaired() {
     let before = install.table.items();
     version(&updater);
     assert_eq!(install.table.items(), before, "a second reconcile writes nothing");
+}
+
+#[test]
+fn t12_history_never_shows_two_waiting() {
+    let install = Install::new();
+    let updater = install.updater();
+    let newest = install.prepare(&updater, "2.5.0");
+    // An older build left an open row below the pending one.
+    let mut newer = install.rows()[0].clone();
+    let mut older = newer.clone();
+    newer["seq"] = json!(2);
+    newer["sk"] = json!("UPDATE#0000000002");
+    older["id"] = json!("0193786a-0000-7000-8000-000000000000");
+    install.table.put(&newer);
+    install.table.put(&older);
+    let (before, mark) = (install.table.items(), install.aws.mark());
+    let history = get(&updater, "/updates");
+    let shown: Vec<_> = history
+        .at("/updates")
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|u| u["state"].clone())
+        .collect();
+    assert_eq!(shown, ["prepared", "superseded"]);
+    assert_eq!(history.text("/updates/1/superseded_by"), newest);
+    assert_eq!(install.table.items(), before, "a view writes nothing");
+    assert_eq!(install.aws.since(mark).to(CFN), 0, "and asks nobody");
 }
 
 #[test]

@@ -385,7 +385,14 @@ impl FakeCloudFormation {
     /// An event of a resource in the running operation.
     pub fn resource(&self, stack: &str, logical_id: &str, kind: &str, status: &str, reason: Option<&str>) {
         let mut world = self.world();
-        let id = format!("{logical_id}-physical");
+        let parent = world.stack(stack).arn.clone();
+        let nested = format!("-{logical_id}-1ABC");
+        let child = world
+            .stacks
+            .iter()
+            .find(|child| child.shown["ParentId"] == *parent && child.name.ends_with(&nested))
+            .map(|child| child.arn.clone());
+        let id = child.unwrap_or_else(|| format!("{logical_id}-physical"));
         world.event(stack, logical_id, &id, kind, status, reason);
     }
 

@@ -231,6 +231,17 @@ impl Traffic {
         self.0.iter().map(|record| record.call.name()).collect()
     }
 
+    /// One line per request: when it arrived, when it was answered (counting arrivals and answers), its name.
+    pub fn story(&self) -> String {
+        let line = |record: &Record| {
+            let answered = record
+                .answered
+                .map_or_else(|| "never".to_owned(), |at| at.to_string());
+            format!("{}-{answered} {}", record.arrived, record.call.name())
+        };
+        self.0.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
     /// The longest chain of requests each of which arrived after the one before was answered: how many round
     /// trips the caller had to wait for one after the other. Requests that were sent together may still be
     /// answered one after the other; [`ScriptedAws::meet`] makes the figure exact.
