@@ -16,3 +16,5 @@ mod updater_course;
 mod updater_door;
 #[path = "functions/updater_faults.rs"]
 mod updater_faults;
+#[path = "functions/updater_races.rs"]
+mod updater_races;

@@ -1,6 +1,6 @@
 //! What an install goes through: the routes of contract 4.3 when all is well, and their refusals.
 
-use headgate_tests::HttpCall;
+use headgate_tests::{Answer, HttpCall};
 use serde_json::json;
 
 use crate::install::{Install, apply, begin, call, discard, event, get, version};
@@ -322,6 +322,179 @@ fn an_empty_plan_is_discarded_and_its_set_deleted() {
     assert_eq!(version(&updater).text("/status/state"), "idle");
     assert_eq!(install.rows()[0]["reason"]["code"], "no_changes");
     assert!(install.cfn.is_deleted(&set));
+}
+
+#[test]
+fn t19_t20_a_plan_that_could_not_be_made_says_why() {
+    for may_read_details in [true, false] {
+        let install = Install::new();
+        let updater = install.updater();
+        begin(&updater, "2.4.0").expect(201);
+        let set = install.newest_set();
+        install.cfn.fail_making(&set, "The following hook(s)/validation failed: [AWS::EarlyValidation::PropertyValidation]. To troubleshoot Early Validation errors, use the DescribeEvents API for detailed failure information.");
+        install.cfn.validation_error(
+            &set,
+            "Api",
+            "/Resources/Api/Properties/Runtime",
+            "no such runtime",
+        );
+        install.cfn.validation_error(
+            &set,
+            "Queue",
+            "/Resources/Queue/Properties/FifoQueue",
+            "not a boolean",
+        );
+        if !may_read_details {
+            install
+                .aws
+                .always("cloudformation", "DescribeEvents", Answer::AccessDenied);
+        }
+        let failed = version(&updater);
+        assert_eq!(failed.text("/status/state"), "failed");
+        assert_eq!(failed.text("/update/reason/code"), "prepare_failed");
+        let reason = failed.at("/update/reason").to_string();
+        if may_read_details {
+            for wanted in [
+                "Api",
+                "/Resources/Api/Properties/Runtime",
+                "no such runtime",
+                "Queue",
+                "not a boolean",
+            ] {
+                assert!(reason.contains(wanted), "{wanted}: {reason}");
+            }
+        } else {
+            assert!(
+                failed
+                    .text("/update/reason/text")
+                    .contains("AWS::EarlyValidation"),
+                "{reason}"
+            );
+            assert!(
+                !failed.text("/update/reason/text").contains("DescribeEvents is"),
+                "{reason}"
+            );
+            assert!(
+                reason.contains("cloudformation:DescribeEvents"),
+                "names the permission: {reason}"
+            );
+        }
+        assert!(install.cfn.is_deleted(&set), "a failed set counts to the limit");
+        begin(&updater, "2.4.0").expect(201);
+    }
+}
+
+#[test]
+fn t22_a_preparation_that_never_ends_is_shown_as_stalled() {
+    let install = Install::new();
+    let updater = install.updater();
+    let begun = begin(&updater, "2.4.0");
+    install.later(15 * 60 - 5);
+    assert_eq!(version(&updater).text("/status/state"), "preparing");
+    install.later(6);
+    let stalled = version(&updater);
+    assert_eq!(
+        (stalled.text("/status/state"), stalled.text("/update/state")),
+        ("stalled", "preparing")
+    );
+    begin(&updater, "2.5.0").expect_problem(409, "update_preparing");
+    discard(&updater, begun.text("/id")).expect(200);
+    begin(&updater, "2.5.0").expect(201);
+}
+
+#[test]
+fn t36_a_paused_update_needs_its_admin() {
+    let install = Install::new();
+    let updater = install.updater();
+    install.run(&updater, "2.4.0");
+    install
+        .cfn
+        .pause("install", "Api", "AWS::Lambda::Function", "no such runtime");
+    let paused = version(&updater);
+    assert_eq!(
+        (paused.text("/update/state"), paused.text("/update/reason/code")),
+        ("failed", "stack_paused")
+    );
+    assert!(paused.at("/status/needs_admin").is_object(), "{paused:?}");
+    begin(&updater, "2.5.0").expect_problem(409, "stack_paused");
+}
+
+#[test]
+fn t30_t31_another_release_than_the_target_is_no_success() {
+    for (reported, code) in [(Some("2.3.0"), "version_mismatch"), (None, "version_missing")] {
+        let install = Install::new();
+        let updater = install.updater();
+        install.run(&updater, "2.4.0");
+        install.cfn.complete_run("install");
+        let outputs = reported.map(|v| json!([{"OutputKey": "Version", "OutputValue": v}]));
+        install.cfn.edit("install", "Outputs", json!(outputs));
+        let failed = version(&updater);
+        assert_eq!(
+            (failed.text("/update/state"), failed.text("/update/reason/code")),
+            ("failed", code)
+        );
+    }
+}
+
+#[test]
+fn t43_a_plan_removed_by_another_run_is_expired() {
+    let install = Install::new();
+    let updater = install.updater();
+    let id = install.prepare(&updater, "2.4.0");
+    let other = install
+        .cfn
+        .console_create("install", "theirs", &crate::install::template_url("2.3.5"));
+    install.cfn.make(&other);
+    install.cfn.console_execute(&other);
+    install.cfn.complete_run("install");
+    assert_eq!(version(&updater).text("/status/state"), "idle");
+    let row = get(&updater, &format!("/updates/{id}"));
+    assert_eq!(
+        (row.text("/state"), row.text("/reason/code")),
+        ("expired", "stack_changed_since")
+    );
+    assert_eq!(version(&updater).text("/current/release"), "2.3.5");
+}
+
+#[test]
+fn t58_two_reads_that_disagree_are_believed_after_five_minutes() {
+    let install = Install::new();
+    let updater = install.updater();
+    install.run(&updater, "2.4.0");
+    version(&updater);
+    install.cfn.complete_run("install");
+    // The change set lags behind its stack.
+    install
+        .cfn
+        .set_words(&install.newest_set(), "CREATE_COMPLETE", "EXECUTE_IN_PROGRESS");
+    let settling = version(&updater);
+    assert_eq!(settling.text("/status/state"), "applying");
+    assert_eq!(settling.text("/status/progress/step"), "settling");
+    install.later(290);
+    assert_eq!(version(&updater).text("/status/state"), "applying");
+    install.later(11);
+    assert_eq!(version(&updater).text("/update/state"), "updated");
+}
+
+#[test]
+fn t60_somebody_elses_operation_is_a_blocker_and_not_an_update() {
+    let install = Install::new();
+    let updater = install.updater();
+    install.cfn.begin_direct_update("install");
+    let seen = version(&updater);
+    assert_eq!(
+        (seen.text("/status/state"), seen.at("/update")),
+        ("idle", &json!(null))
+    );
+    let busy = seen
+        .at("/blockers")
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|b| b["code"] == "stack_busy");
+    assert!(busy, "{seen:?}");
+    begin(&updater, "2.4.0").expect_problem(409, "stack_busy");
+    assert_eq!(install.rows().len(), 0);
 }
 
 #[test]
