@@ -15,8 +15,11 @@ pub mod boot;
 pub mod caller;
 pub mod config;
 pub mod error;
+#[cfg(any(test, feature = "fakes"))]
+pub mod explore;
 pub mod http;
 pub mod release;
+pub mod release_check;
 pub mod status;
 pub mod store;
 pub mod telemetry;

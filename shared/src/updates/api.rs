@@ -76,7 +76,13 @@ pub fn misconfigured(e: &config::ConfigError, event: &Value) -> Result<Value, Fa
     Err(Failure::new("configuration_error", e.to_string()))
 }
 
-fn call<'a>(cfg: &'a config::Updater, inv: &'a Invocation, pk: &'a str, actor: &'a str) -> Call<'a> {
+/// What the core is given of an invocation.
+pub(crate) fn call<'a>(
+    cfg: &'a config::Updater,
+    inv: &'a Invocation,
+    pk: &'a str,
+    actor: &'a str,
+) -> Call<'a> {
     Call {
         pk,
         stack: &cfg.stack,
@@ -214,6 +220,14 @@ async fn begin<W: World>(
         return Err(http::not_found("such update"));
     };
     let body = Value::Object(view::update_of(&begun.state, &row, inv.now));
+    if cfg.check_project.is_some() && !begun.existing && row.status.is_open() {
+        // Begin starts the check of the release it prepares. It never fails because of it: a check that can not
+        // be started is stalled with its reason (spec/updates.md 2.3 item 1).
+        let c = call(cfg, inv, &pk, who.actor());
+        if let Err(e) = crate::release_check::run::start_verify(w, &c, &row.to_release).await {
+            tracing::warn!(op = "begin", release = row.to_release, error = ?e, "the release check was not started");
+        }
+    }
     let status = if begun.existing { 200 } else { 201 };
     Ok(Response::json(status, &body).header("location", format!("/updates/{}", begun.id)))
 }
@@ -284,7 +298,8 @@ fn after(
     ))
 }
 
-fn refused(r: Refused) -> Response {
+/// The answer to a refusal.
+pub(crate) fn refused(r: Refused) -> Response {
     match r {
         Refused::ReleaseUnknown(release) => Problem::new(
             404,

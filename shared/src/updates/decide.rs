@@ -248,23 +248,7 @@ impl Assessment {
     }
 }
 
-/// The flag of a read that failed: a missing permission is named, anything else is a stale read.
-pub fn read_flag(e: &CallError) -> Flag {
-    if e.class == Failure::Denied {
-        let mut f = Flag::new(
-            "needs_permission",
-            format!("Headgate may not call {}; grant it to see more.", e.action),
-        );
-        f.action = Some(e.action.clone());
-        return f;
-    }
-    let mut f = Flag::new(
-        "stale_read",
-        format!("{} answered {}; this is what was last known.", e.action, e.code),
-    );
-    f.action = Some(e.action.clone());
-    f
-}
+pub use crate::status::read_flag;
 
 fn unrecognised(raw: &str) -> Flag {
     let text = "CloudFormation uses a word that this version does not know; nothing is decided on it.";

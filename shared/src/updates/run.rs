@@ -9,6 +9,7 @@ use super::model::*;
 use super::{store, tables};
 use crate::error::{CallError, Class};
 use crate::release::{self, Listed, Obstacle, ReleaseList};
+use crate::release_check;
 use crate::status::{Blocker, Flag, NeedsAdmin};
 use crate::store::{Attr, Item, Key, Page, Query, Versioned, Write, WriteError};
 use crate::time::Timestamp;
@@ -848,22 +849,34 @@ pub fn release_blocker(list: &ReleaseList, current: &str, target: &Listed) -> Op
 
 /// The blocker of a release list that can not be read.
 pub fn releases_blocker(o: &Observed) -> Blocker {
-    let (text, needs_admin) = match &o.releases {
-        Some(Err(e)) if e.class == Class::Denied => (
+    match &o.releases {
+        Some(Err(e)) => releases_unreadable(e),
+        _ => releases_unreadable(&CallError::new(
+            Class::Unavailable,
+            "s3:GetObject",
+            "NotRead",
+            "it was not read",
+        )),
+    }
+}
+
+/// The same, from the failed read.
+pub fn releases_unreadable(e: &CallError) -> Blocker {
+    let (text, needs_admin) = if e.class == Class::Denied {
+        (
             "Headgate may not read the release list.".to_owned(),
             Some(decide::permission(e)),
-        ),
-        Some(Err(e)) if e.code == "MalformedList" => {
-            (format!("The release list can not be used: {}.", e.message), None)
-        }
-        Some(Err(e)) => (
+        )
+    } else if e.code == "MalformedList" {
+        (format!("The release list can not be used: {}.", e.message), None)
+    } else {
+        (
             format!(
                 "The release list can not be read ({} answered {}).",
                 e.action, e.code
             ),
             None,
-        ),
-        _ => ("The release list was not read.".to_owned(), None),
+        )
     };
     Blocker {
         code: "releases_unreadable".into(),
@@ -955,7 +968,7 @@ pub async fn apply<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Reconci
         return Err(refusal);
     }
     let item = w.get(&store::check_key(call.pk, &row.to_release)).await?;
-    let check = match check_verdict(item.as_ref(), &row) {
+    let check = match check_verdict(item.as_ref(), &row, call.now) {
         Check::Passed(record) => record,
         other => return Err(check_refusal(&other, &row)),
     };
@@ -1157,37 +1170,39 @@ fn apply_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
     })
 }
 
-/// The verdict on a release check from its stored record. A pass counts only for the digest that was prepared.
-pub fn check_verdict(item: Option<&Item>, row: &Update) -> Check {
+/// The verdict on a release check from its stored record. A pass counts only for the digest that was prepared,
+/// and a pending check that is older than its bound is stalled, whether or not somebody has looked at it since.
+pub fn check_verdict(item: Option<&Item>, row: &Update, now: Timestamp) -> Check {
     let Some(item) = item else {
         return Check::NotStarted;
     };
-    let record: serde_json::Map<String, Value> = item
-        .iter()
-        .filter(|(k, _)| {
-            !matches!(
-                k.as_str(),
-                "pk" | "sk" | "rev" | "schema" | "ttl" | "last_write_id"
-            )
-        })
-        .map(|(k, v)| (k.clone(), v.to_json()))
-        .collect();
-    let reason = record
-        .get("reason")
-        .and_then(|r| r.get("text"))
-        .and_then(Value::as_str)
-        .map(str::to_owned);
-    match item.get("state").and_then(Attr::as_str) {
-        Some("passed") => {
-            let digest = record.get("template_sha256").and_then(Value::as_str);
-            if digest.is_some() && row.template_sha256.is_some() && digest != row.template_sha256.as_deref() {
+    let check = match Versioned::<release_check::model::Check>::read(item.clone()) {
+        Ok(v) => v.row,
+        Err(_) => return Check::Stalled(Some("its record can not be read".into())),
+    };
+    let judged = release_check::decide::judge(&release_check::decide::Context {
+        check: Some(&check),
+        report: None,
+        build: None,
+        listed: None,
+        models: None,
+        now,
+    });
+    let known = judged.next.as_ref().unwrap_or(&check);
+    let reason = known.reason.as_ref().map(|r| r.text.clone());
+    match judged.state {
+        "passed" => {
+            let (passed, wanted) = (check.template_sha256.as_deref(), row.template_sha256.as_deref());
+            if passed.is_none() || passed != wanted {
                 return Check::Failed(Some("the check that passed was of another template".into()));
             }
-            Check::Passed(record)
+            let internal = ["pk", "sk", "rev", "schema", "ttl", "last_write_id"];
+            let record = item.iter().filter(|(k, _)| !internal.contains(&k.as_str()));
+            Check::Passed(record.map(|(k, v)| (k.clone(), v.to_json())).collect())
         }
-        Some("pending") => Check::Pending(reason),
-        Some("failed") => Check::Failed(reason),
-        Some("stalled") => Check::Stalled(reason),
+        "pending" => Check::Pending(check.step.map(|s| format!("it is in {s}"))),
+        "failed" => Check::Failed(reason),
+        "stalled" => Check::Stalled(reason),
         _ => Check::NotStarted,
     }
 }
