@@ -1149,7 +1149,7 @@ pub fn class_of(o: &Observed, id: &str) -> Option<Class> {
 }
 
 /// Does the row's set run, or has it run, as far as anybody says?
-fn has_run(row: &Update, o: &Observed) -> bool {
+pub fn has_run(row: &Update, o: &Observed) -> bool {
     if class_of(o, &row.id).is_some_and(|c| c.has_run()) {
         return true;
     }
