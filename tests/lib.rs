@@ -47,3 +47,11 @@ pub use harness::source;
 /// How long the harness waits for something that must come. Generous, because two busy cores are slow and
 /// because nothing is decided by it.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The time so many seconds ago, as rows hold it.
+pub fn ago(seconds: i64) -> String {
+    format!(
+        "{:.3}",
+        jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds)
+    )
+}
