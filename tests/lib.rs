@@ -24,6 +24,7 @@ use std::time::Duration;
 #[doc(hidden)]
 pub mod harness {
     pub mod cloudformation;
+    pub mod codebuild;
     pub mod events;
     pub mod http;
     pub mod ministack;
@@ -35,6 +36,7 @@ pub mod harness {
 }
 
 pub use harness::cloudformation::{ChangeSet, FakeCloudFormation, Parameter, Plan};
+pub use harness::codebuild::{Build, FakeCodeBuild};
 pub use harness::events::{Caller, HttpCall, HttpReply};
 pub use harness::http;
 pub use harness::ministack::{Table, ministack};

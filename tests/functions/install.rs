@@ -203,11 +203,16 @@ pub(crate) fn discard(function: &Function, id: &str) -> HttpReply {
     call(function, &HttpCall::post(&format!("/updates/{id}/discard")))
 }
 
-/// An event of `events/updater`.
+/// An event of `events/updater`, or of the named function's folder.
 macro_rules! event {
     ($name:literal) => {
+        crate::install::event!("updater", $name)
+    };
+    ($function:literal, $name:literal) => {
         serde_json::from_str::<serde_json::Value>(include_str!(concat!(
-            "../../events/updater/",
+            "../../events/",
+            $function,
+            "/",
             $name,
             ".json"
         )))
