@@ -733,7 +733,11 @@ impl<'s, S: System + ?Sized> Points<'s, S> {
         let seat = Seat::new();
         let mut running = sys.start(program.clone(), seat.clone());
         let polled = running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let outcome = if let Poll::Ready(o) = polled { Some(o) } else { None };
+        let outcome = if let Poll::Ready(o) = polled {
+            Some(o)
+        } else {
+            None
+        };
         (Live { running, seat }, outcome)
     }
 
@@ -752,8 +756,15 @@ impl<'s, S: System + ?Sized> Points<'s, S> {
             s.asked.remove(at);
             s.heard.push((ticket, answer));
         }
-        let polled = live.running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        if let Poll::Ready(o) = polled { Some(o) } else { None }
+        let polled = live
+            .running
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(o) = polled {
+            Some(o)
+        } else {
+            None
+        }
     }
 
     /// A fresh shell, told all that leads to this point.
@@ -767,7 +778,11 @@ impl<'s, S: System + ?Sized> Points<'s, S> {
         let program = &self.get(to).program;
         let (mut live, mut outcome) = Self::start(sys, program);
         for (ticket, answer) in answers.into_iter().rev() {
-            assert!(outcome.is_none(), "the shell is not repeatable: {}", sys.show_program(program));
+            assert!(
+                outcome.is_none(),
+                "the shell is not repeatable: {}",
+                sys.show_program(program)
+            );
             outcome = Self::tell(sys, program, &mut live, ticket, answer.clone());
         }
         live
