@@ -16,6 +16,7 @@ pub mod caller;
 pub mod config;
 pub mod error;
 pub mod http;
+pub mod links;
 pub mod release;
 pub mod status;
 pub mod store;

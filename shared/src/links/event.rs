@@ -177,7 +177,11 @@ impl Faults {
     ) -> Option<T> {
         let value = raw.and_then(read);
         if value.is_none() {
-            let what = if raw.is_some() { "is not" } else { "is missing; it must be" };
+            let what = if raw.is_some() {
+                "is not"
+            } else {
+                "is missing; it must be"
+            };
             self.0.push(format!("`{name}` {what} {form}"));
         }
         value
@@ -192,15 +196,20 @@ pub fn read(detail: &str) -> Result<Read<'_>, Reject> {
     let env: Envelope<'_> = serde_json::from_str(detail)
         .map_err(|_| Reject::one("`detail` is not a JSON object, or names a key twice"))?;
     let mut faults = Faults::default();
-    faults.need(env.schema, "schema", "the number 1, the only version this function reads", |r| {
-        whole(r).filter(|n| *n == 1)
-    });
+    faults.need(
+        env.schema,
+        "schema",
+        "the number 1, the only version this function reads",
+        |r| whole(r).filter(|n| *n == 1),
+    );
     let stage_name = faults.need(env.stage, "stage", "a string", string);
     let result = faults.need(env.result, "result", "a string", string);
     let (Some(stage_name), Some(result), true) = (stage_name, result, faults.0.is_empty()) else {
         return Err(Reject(faults.0));
     };
-    let Some(stage) = Stage::parse(&stage_name) else { return Ok(Read::StageIgnored) };
+    let Some(stage) = Stage::parse(&stage_name) else {
+        return Ok(Read::StageIgnored);
+    };
     if result != "succeeded" {
         return Ok(Read::StageNotSucceeded);
     }
@@ -208,12 +217,18 @@ pub fn read(detail: &str) -> Result<Read<'_>, Reject> {
 }
 
 fn act<'a>(env: &Envelope<'a>, stage: Stage, mut faults: Faults) -> Result<Read<'a>, Reject> {
-    let plane = faults.need(env.data_plane_id, "data_plane_id", "an id of 16 hex digits", |r| {
-        string(r).and_then(|s| PlaneId::parse(&s))
-    });
-    let converge_id = faults.need(env.converge_id, "converge_id", "a string of 1 to 256 characters", |r| {
-        string(r).filter(|s| !s.is_empty() && s.chars().count() <= 256)
-    });
+    let plane = faults.need(
+        env.data_plane_id,
+        "data_plane_id",
+        "an id of 16 hex digits",
+        |r| string(r).and_then(|s| PlaneId::parse(&s)),
+    );
+    let converge_id = faults.need(
+        env.converge_id,
+        "converge_id",
+        "a string of 1 to 256 characters",
+        |r| string(r).filter(|s| !s.is_empty() && s.chars().count() <= 256),
+    );
     let order = faults.need(
         env.converge_seq,
         "converge_seq",
@@ -228,7 +243,9 @@ fn act<'a>(env: &Envelope<'a>, stage: Stage, mut faults: Faults) -> Result<Read<
     });
     let outputs = match (env.outputs, env.outputs_ref) {
         (Some(_), Some(_)) => {
-            faults.0.push("`outputs` and `outputs_ref` are both given; only one of them may be".into());
+            faults
+                .0
+                .push("`outputs` and `outputs_ref` are both given; only one of them may be".into());
             None
         }
         (_, Some(raw)) => pointer(raw, &mut faults).map(Outputs::Pointer),
@@ -239,12 +256,26 @@ fn act<'a>(env: &Envelope<'a>, stage: Stage, mut faults: Faults) -> Result<Read<
     else {
         return Err(Reject(faults.0));
     };
-    let network = env.network.and_then(|r| serde_json::from_str::<RawNetwork>(r.get()).ok());
+    let network = env
+        .network
+        .and_then(|r| serde_json::from_str::<RawNetwork>(r.get()).ok());
     let network_rebuild =
         network.is_some_and(|n| n.uses_private_network == Some(true) && n.was == Some(false));
     let (pins, unreadable) = read_pins(&pins);
-    let stamp = Stamp { plane, converge_id: converge_id.into_owned(), stage, order, at, network_rebuild };
-    Ok(Read::Act(Box::new(Event { stamp, pins, unreadable, outputs })))
+    let stamp = Stamp {
+        plane,
+        converge_id: converge_id.into_owned(),
+        stage,
+        order,
+        at,
+        network_rebuild,
+    };
+    Ok(Read::Act(Box::new(Event {
+        stamp,
+        pins,
+        unreadable,
+        outputs,
+    })))
 }
 
 /// Pins by link. A pin whose generation can not be read, and repeated pins that differ, make that link
@@ -254,20 +285,29 @@ fn read_pins(pins: &[&RawValue]) -> (BTreeMap<LinkId, Option<Generation>>, usize
     let mut unreadable = 0;
     for raw in pins {
         let pin = serde_json::from_str::<RawPin<'_>>(raw.get()).ok();
-        let id = pin.as_ref().and_then(|p| p.id).and_then(string).and_then(|s| LinkId::parse(&s));
+        let id = pin
+            .as_ref()
+            .and_then(|p| p.id)
+            .and_then(string)
+            .and_then(|s| LinkId::parse(&s));
         let (Some(pin), Some(id)) = (pin, id) else {
             unreadable += 1;
             continue;
         };
         let generation = pin.generation.and_then(whole);
-        by_id.entry(id).and_modify(|g| *g = g.filter(|g| Some(*g) == generation)).or_insert(generation);
+        by_id
+            .entry(id)
+            .and_modify(|g: &mut Option<Generation>| *g = g.filter(|g| Some(*g) == generation))
+            .or_insert(generation);
     }
     (by_id, unreadable)
 }
 
 fn pointer(raw: &RawValue, faults: &mut Faults) -> Option<Pointer> {
     let Ok(p) = serde_json::from_str::<RawPointer<'_>>(raw.get()) else {
-        faults.0.push("`outputs_ref` is not an object with bucket, key, version_id, bytes and sha256".into());
+        faults
+            .0
+            .push("`outputs_ref` is not an object with bucket, key, version_id, bytes and sha256".into());
         return None;
     };
     let text = |r| string(r).filter(|s| !s.is_empty()).map(Cow::into_owned);
@@ -275,7 +315,9 @@ fn pointer(raw: &RawValue, faults: &mut Faults) -> Option<Pointer> {
     let key = faults.need(p.key, "outputs_ref.key", "an object key", text);
     let version_id = match p.version_id {
         None => Some(None),
-        some => faults.need(some, "outputs_ref.version_id", "a version id or null", text).map(Some),
+        some => faults
+            .need(some, "outputs_ref.version_id", "a version id or null", text)
+            .map(Some),
     };
     let form = format!("a whole number of at most {MAX_OUTPUTS_BYTES}");
     let bytes = faults.need(p.bytes, "outputs_ref.bytes", &form, |r| {
@@ -286,7 +328,13 @@ fn pointer(raw: &RawValue, faults: &mut Faults) -> Option<Pointer> {
             .filter(|s| s.len() == 64 && s.bytes().all(|b| b.is_ascii_hexdigit()))
             .map(|s| s.to_ascii_lowercase())
     });
-    Some(Pointer { bucket: bucket?, key: key?, version_id: version_id?, bytes: bytes?, sha256: sha256? })
+    Some(Pointer {
+        bucket: bucket?,
+        key: key?,
+        version_id: version_id?,
+        bytes: bytes?,
+        sha256: sha256?,
+    })
 }
 
 /// The elements of `link_results`. Absent, null, or anything but a list (such as the mask `"[secret]"`) is
@@ -328,7 +376,10 @@ mod tests {
         let e = event(GOOD);
         assert_eq!(e.stamp.order, 421);
         assert_eq!(e.stamp.at.to_string(), "2026-09-10T12:00:40.123456Z");
-        assert_eq!(e.pins, BTreeMap::from([(LinkId::parse("0000000000000b01").unwrap(), Some(1))]));
+        assert_eq!(
+            e.pins,
+            BTreeMap::from([(LinkId::parse("0000000000000b01").unwrap(), Some(1))])
+        );
     }
 
     #[test]
@@ -338,7 +389,10 @@ mod tests {
         let all = faults(text);
         assert_eq!(all.len(), 6, "{all:?}");
         assert!(!all.join(" ").contains("hunter2"), "{all:?}");
-        let pointer = faults(&with(r#""outputs_ref":null"#, r#""outputs_ref":{"bucket":"","key":7,"bytes":5242881,"sha256":"zz"}"#));
+        let pointer = faults(&with(
+            r#""outputs_ref":null"#,
+            r#""outputs_ref":{"bucket":"","key":7,"bytes":5242881,"sha256":"zz"}"#,
+        ));
         assert_eq!(pointer.len(), 4, "{pointer:?}");
     }
 
@@ -353,7 +407,10 @@ mod tests {
             (r#""converge_seq":42"#, r#""converge_seq":"42""#),
             (r#""converge_seq":42"#, r#""converge_seq":18446744073709551615"#),
             (r#""converge_id":"c""#, r#""converge_id":"""#),
-            (r#""outputs":null,"outputs_ref":null"#, r#""outputs":{},"outputs_ref":{}"#),
+            (
+                r#""outputs":null,"outputs_ref":null"#,
+                r#""outputs":{},"outputs_ref":{}"#,
+            ),
         ] {
             assert_eq!(faults(&with(from, to)).len(), 1, "{to}");
         }
@@ -390,13 +447,22 @@ mod tests {
             ),
         );
         let e = event(&text);
-        assert_eq!(e.pins.values().copied().collect::<Vec<_>>(), [Some(1), None, None]);
+        assert_eq!(
+            e.pins.values().copied().collect::<Vec<_>>(),
+            [Some(1), None, None]
+        );
         assert_eq!(e.unreadable, 3);
     }
 
     #[test]
     fn results_that_are_not_a_list_are_no_results() {
-        for outputs in [r#"{}"#, r#"{"link_results":null}"#, r#"{"link_results":"[secret]"}"#, r#""[secret]""#, "[1]"] {
+        for outputs in [
+            r#"{}"#,
+            r#"{"link_results":null}"#,
+            r#"{"link_results":"[secret]"}"#,
+            r#""[secret]""#,
+            "[1]",
+        ] {
             let raw: &RawValue = serde_json::from_str(outputs).unwrap();
             assert!(link_results(raw).is_empty(), "{outputs}");
         }
@@ -404,10 +470,21 @@ mod tests {
 
     #[test]
     fn the_network_flag_is_wording_and_never_a_fault() {
-        let flips = with(r#""outputs":null"#, r#""network":{"uses_private_network":true,"was":false},"outputs":null"#);
+        let flips = with(
+            r#""outputs":null"#,
+            r#""network":{"uses_private_network":true,"was":false},"outputs":null"#,
+        );
         assert!(event(&flips).stamp.network_rebuild);
-        for other in [r#"{"uses_private_network":true,"was":true}"#, r#"{"was":false}"#, "17", r#"{"was":"no"}"#] {
-            let text = with(r#""outputs":null"#, &format!(r#""network":{other},"outputs":null"#));
+        for other in [
+            r#"{"uses_private_network":true,"was":true}"#,
+            r#"{"was":false}"#,
+            "17",
+            r#"{"was":"no"}"#,
+        ] {
+            let text = with(
+                r#""outputs":null"#,
+                &format!(r#""network":{other},"outputs":null"#),
+            );
             assert!(!event(&text).stamp.network_rebuild, "{other}");
         }
     }

@@ -11,8 +11,6 @@
 //!
 //! The writer never changes `config` or `generation`, never puts an item, and never logs a body.
 
-#[cfg(feature = "aws-links")]
-pub mod aws;
 pub mod decide;
 pub mod edit;
 pub mod event;
@@ -22,8 +20,3 @@ pub mod model;
 pub mod run;
 pub mod store;
 pub mod view;
-
-#[cfg(test)]
-mod cases;
-#[cfg(test)]
-mod properties;

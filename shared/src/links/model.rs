@@ -94,7 +94,9 @@ pub enum Stage {
 impl Stage {
     /// The stage of that name, if it is one of the three.
     pub fn parse(name: &str) -> Option<Self> {
-        [Stage::PulumiUp1, Stage::Ansible, Stage::Converge].into_iter().find(|s| s.as_str() == name)
+        [Stage::PulumiUp1, Stage::Ansible, Stage::Converge]
+            .into_iter()
+            .find(|s| s.as_str() == name)
     }
 
     /// The name in events and rows.
@@ -218,7 +220,10 @@ impl Outcome {
 
     /// Is the row changed by it?
     pub fn wrote(self) -> bool {
-        matches!(self, Outcome::Published | Outcome::Settled | Outcome::FailedRecorded)
+        matches!(
+            self,
+            Outcome::Published | Outcome::Settled | Outcome::FailedRecorded
+        )
     }
 
     /// Did the producer send something that should be looked at?
@@ -257,7 +262,9 @@ impl Provider {
 
     /// The provider of that word.
     pub fn parse(word: &str) -> Option<Self> {
-        [Provider::Aws, Provider::Azure, Provider::Gcp].into_iter().find(|p| p.as_str() == word)
+        [Provider::Aws, Provider::Azure, Provider::Gcp]
+            .into_iter()
+            .find(|p| p.as_str() == word)
     }
 }
 
@@ -311,14 +318,18 @@ impl Row {
     /// Names the attribute that is missing or of the wrong kind, never a value.
     pub fn read(item: &Item) -> Result<Self, String> {
         let text = |name: &str| item.get(name).and_then(Attr::as_str).map(str::to_owned);
-        let need = |name: &str| text(name).ok_or_else(|| format!("attribute `{name}` is missing or not a string"));
+        let need =
+            |name: &str| text(name).ok_or_else(|| format!("attribute `{name}` is missing or not a string"));
         let time = |name: &str| text(name).and_then(|t| t.parse().ok());
         let number = |name: &str| item.get(name).and_then(Attr::as_u64);
         let bad = |name: &str| format!("attribute `{name}` has a value this version does not know");
         let sk = need("sk")?;
         Ok(Self {
             schema: number("schema").unwrap_or(SCHEMA),
-            id: sk.strip_prefix("LINK#").and_then(LinkId::parse).ok_or_else(|| bad("sk"))?,
+            id: sk
+                .strip_prefix("LINK#")
+                .and_then(LinkId::parse)
+                .ok_or_else(|| bad("sk"))?,
             config: need("config")?,
             provider: Provider::parse(&need("provider")?).ok_or_else(|| bad("provider"))?,
             service_identity: need("service_identity")?,
@@ -352,7 +363,14 @@ mod tests {
         let bare = LinkId::parse("0000000000000b01").unwrap();
         assert_eq!(LinkId::parse("00:00:00:00:00:00:0B:01"), Some(bare));
         assert_eq!(bare.to_string(), "0000000000000b01");
-        for bad in ["", "L1", "0b01", "0000000000000b0g", "0000000000000b0100", "+000000000000b01"] {
+        for bad in [
+            "",
+            "L1",
+            "0b01",
+            "0000000000000b0g",
+            "0000000000000b0100",
+            "+000000000000b01",
+        ] {
             assert_eq!(LinkId::parse(bad), None, "{bad}");
         }
     }
@@ -373,8 +391,14 @@ mod tests {
 
     #[test]
     fn the_token_passes_two_to_the_53_exactly_and_refuses_an_overflow() {
-        assert_eq!(Stage::Ansible.order(1_788_955_240_123_456), Some(17_889_552_401_234_562));
-        assert_eq!(Stage::PulumiUp1.order(u64::MAX / 10), Some(u64::MAX / 10 * 10 + 1));
+        assert_eq!(
+            Stage::Ansible.order(1_788_955_240_123_456),
+            Some(17_889_552_401_234_562)
+        );
+        assert_eq!(
+            Stage::PulumiUp1.order(u64::MAX / 10),
+            Some(u64::MAX / 10 * 10 + 1)
+        );
         assert_eq!(Stage::PulumiUp1.order(u64::MAX / 10 + 1), None);
     }
 }

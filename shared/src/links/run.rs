@@ -1,0 +1,314 @@
+//! The shell of the writer: gets the results, tries one conditional update per pinned link, at most eight at
+//! a time, and says for each what became of it. It decides nothing: `decide` does.
+
+use super::decide::{self, Missed, Observation, Step};
+use super::event::{self, Event, Outputs as Where, Pointer, Read, Reject, Stamp};
+use super::model::{LinkId, Outcome};
+use super::store::{self, Form};
+use crate::error::{CallError, Class, Failure};
+use crate::http::hex;
+use crate::store::{Table, WriteError};
+use futures_util::stream::{self, StreamExt};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// Updates in flight (3.4).
+pub const IN_FLIGHT: usize = 8;
+/// Tries to find the form that fits a row which changes meanwhile (3.6).
+const ROUNDS: usize = 3;
+/// Links named in the text of a failed invocation; more are counted only.
+const NAMED: usize = 50;
+
+/// Where the outputs of a stage are kept when they do not fit an event.
+#[expect(
+    async_fn_in_trait,
+    reason = "used with generics on one thread; no Send bound is wanted"
+)]
+pub trait Outputs {
+    /// The object's bytes, checked by an [`Intake`] while they come in.
+    async fn read(&self, pointer: &Pointer) -> Result<Vec<u8>, OutputsError>;
+}
+
+/// Why an object's bytes are not here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OutputsError {
+    /// The call failed, or the object is not there (yet): try again.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The object is not the one the event describes: trying again can not help.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+/// Takes an object in piece by piece: never more than the event announced, hashed on the way.
+#[derive(Debug)]
+pub struct Intake<'a> {
+    pointer: &'a Pointer,
+    bytes: Vec<u8>,
+    hash: Sha256,
+}
+
+impl<'a> Intake<'a> {
+    /// An empty intake for the object of `pointer`, whose length was checked when the event was read.
+    pub fn new(pointer: &'a Pointer) -> Self {
+        let room = usize::try_from(pointer.bytes.min(event::MAX_OUTPUTS_BYTES)).unwrap_or_default();
+        Self {
+            pointer,
+            bytes: Vec::with_capacity(room),
+            hash: Sha256::new(),
+        }
+    }
+
+    /// The next piece.
+    ///
+    /// # Errors
+    /// The object is longer than announced.
+    pub fn push(&mut self, piece: &[u8]) -> Result<(), OutputsError> {
+        let long = self.bytes.len().saturating_add(piece.len()) as u64;
+        if long > self.pointer.bytes {
+            let announced = self.pointer.bytes;
+            return Err(OutputsError::Mismatch(format!(
+                "it is longer than the {announced} bytes announced"
+            )));
+        }
+        self.hash.update(piece);
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// All bytes, once length and hash are as announced.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn finish(self) -> Result<Vec<u8>, OutputsError> {
+        let (have, want) = (self.bytes.len() as u64, self.pointer.bytes);
+        if have != want {
+            return Err(OutputsError::Mismatch(format!(
+                "it has {have} bytes instead of the {want} announced"
+            )));
+        }
+        if hex(&self.hash.finalize()) != self.pointer.sha256 {
+            return Err(OutputsError::Mismatch(
+                "its SHA-256 is not the one announced".into(),
+            ));
+        }
+        Ok(self.bytes)
+    }
+}
+
+/// What the writer works with.
+#[derive(Debug)]
+pub struct World<'a, T, O> {
+    /// The one table.
+    pub table: &'a T,
+    /// Where outputs are kept.
+    pub outputs: &'a O,
+    /// Buckets an event may name (`OUTPUTS_BUCKETS`).
+    pub buckets: &'a [String],
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Processed {
+    /// `Processed`, `StageIgnored` or `StageNotSucceeded` (contract 4.5).
+    pub event: &'static str,
+    /// By link.
+    pub outcomes: BTreeMap<LinkId, Outcome>,
+    /// Elements that are not objects with a readable id.
+    pub unreadable: usize,
+    /// Failed calls to the table, by kind.
+    pub errors: BTreeMap<Class, usize>,
+}
+
+/// Why an event was not processed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// It can never succeed.
+    Reject(Reject),
+    /// Its outputs could not be read now.
+    Unread(CallError),
+}
+
+/// Processes the `detail` of a stage event. `has_time` is asked before each update; once it says no, the
+/// rest is left for the retry, in which what was written comes back as a duplicate.
+///
+/// # Errors
+/// See [`Stop`].
+pub async fn process<T: Table, O: Outputs>(
+    world: &World<'_, T, O>,
+    detail: &str,
+    has_time: impl Fn() -> bool,
+) -> Result<Processed, Stop> {
+    let event = match event::read(detail).map_err(Stop::Reject)? {
+        Read::StageIgnored => {
+            return Ok(Processed {
+                event: "StageIgnored",
+                ..Processed::default()
+            });
+        }
+        Read::StageNotSucceeded => {
+            return Ok(Processed {
+                event: "StageNotSucceeded",
+                ..Processed::default()
+            });
+        }
+        Read::Act(event) => event,
+    };
+    match &event.outputs {
+        Where::Inline(results) => Ok(record(world.table, &event, results, has_time).await),
+        Where::Pointer(pointer) => {
+            let object = fetch(world, pointer).await?;
+            let raw = parsed(&object)?;
+            Ok(record(world.table, &event, &event::link_results(raw), has_time).await)
+        }
+    }
+}
+
+async fn fetch<T, O: Outputs>(world: &World<'_, T, O>, pointer: &Pointer) -> Result<Vec<u8>, Stop> {
+    if !world.buckets.contains(&pointer.bucket) {
+        let text =
+            "`outputs_ref.bucket` is not one of OUTPUTS_BUCKETS; add it there if the controller may use it";
+        return Err(Stop::Reject(Reject::one(text)));
+    }
+    world.outputs.read(pointer).await.map_err(|e| match e {
+        OutputsError::Call(e) => Stop::Unread(e),
+        OutputsError::Mismatch(text) => Stop::Reject(Reject::one(format!(
+            "`outputs_ref` does not describe its object: {text}"
+        ))),
+    })
+}
+
+fn parsed(object: &[u8]) -> Result<&RawValue, Stop> {
+    serde_json::from_slice(object)
+        .map_err(|_| Stop::Reject(Reject::one("the object of `outputs_ref` is not JSON")))
+}
+
+/// Tries every write of the plan; one link's trouble never stops another's.
+async fn record<T: Table>(
+    table: &T,
+    event: &Event<'_>,
+    results: &[&RawValue],
+    has_time: impl Fn() -> bool,
+) -> Processed {
+    let plan = decide::plan(event, results);
+    let mut out = Processed {
+        event: "Processed",
+        unreadable: plan.unreadable,
+        ..Processed::default()
+    };
+    let mut writes: Vec<(LinkId, Observation<'_>)> = Vec::new();
+    for (id, step) in plan.steps {
+        match step {
+            Step::Done(outcome) => {
+                out.outcomes.insert(id, outcome);
+            }
+            Step::Write(observation) => writes.push((id, observation)),
+        }
+    }
+    let has_time = &has_time;
+    let mut done = stream::iter(writes)
+        .map(|(id, seen)| async move {
+            let result = if has_time() {
+                write(table, &event.stamp, id, &seen).await
+            } else {
+                Ok(Outcome::Unwritten)
+            };
+            (id, result)
+        })
+        .buffer_unordered(IN_FLIGHT);
+    while let Some((id, result)) = done.next().await {
+        let outcome = result.unwrap_or_else(|e| {
+            *out.errors.entry(e.class).or_default() += 1;
+            Outcome::Unwritten
+        });
+        out.outcomes.insert(id, outcome);
+    }
+    drop(done);
+    out
+}
+
+/// One link: the form for a row that is not failed first, then the one that fits what is there.
+async fn write<T: Table>(
+    table: &T,
+    stamp: &Stamp,
+    id: LinkId,
+    seen: &Observation<'_>,
+) -> Result<Outcome, CallError> {
+    let mut form = Form::Usual;
+    for _ in 0..ROUNDS {
+        let update = store::observe(stamp, id, seen, form);
+        match table.write(std::slice::from_ref(&update), "").await {
+            Ok(()) => return Ok(seen.seen.written()),
+            Err(WriteError::Call(e)) => return Err(e),
+            Err(WriteError::Conflict(failed)) => {
+                let old = failed.first().and_then(|c| c.old.as_ref());
+                match decide::missed(old, seen.generation, stamp.order) {
+                    Missed::Done(outcome) => return Ok(outcome),
+                    Missed::Passes(status) => form = Form::fitting(status),
+                }
+            }
+        }
+    }
+    Ok(Outcome::Unwritten)
+}
+
+/// The invocation's answer: the outcomes, or the failure that makes Lambda deliver the event again
+/// (`Link.Retry`) or that will end in the failure queue whatever is tried (`Link.Rejected`).
+///
+/// # Errors
+/// See above; the text lists every fault, or the links to retry.
+pub fn answer(result: &Result<Processed, Stop>) -> Result<Value, Failure> {
+    let processed = match result {
+        Ok(p) => p,
+        Err(Stop::Reject(Reject(faults))) => {
+            let text = format!(
+                "The event can never succeed and nothing was written: {}. Correct the controller that sent it; a \
+                 retry of the same event is harmless and useless.",
+                faults.join("; ")
+            );
+            return Err(Failure::new("Link.Rejected", text));
+        }
+        Err(Stop::Unread(e)) => {
+            let text = format!(
+                "The object of `outputs_ref` could not be read: {} answered {}. Nothing was written; the event is \
+                 retried.",
+                e.action, e.code
+            );
+            return Err(Failure::new("Link.Retry", text));
+        }
+    };
+    let retry: Vec<String> = processed
+        .outcomes
+        .iter()
+        .filter(|(_, o)| o.must_retry())
+        .map(|(id, o)| format!("{id}={o}"))
+        .collect();
+    if !retry.is_empty() {
+        let more = retry.len().saturating_sub(NAMED);
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "{} of {} links must be tried again: {}{more}. What was written comes back as Duplicate.",
+            retry.len(),
+            processed.outcomes.len(),
+            retry
+                .iter()
+                .take(NAMED)
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+        return Err(Failure::new("Link.Retry", text));
+    }
+    let outcomes: BTreeMap<String, String> = processed
+        .outcomes
+        .iter()
+        .map(|(id, o)| (id.to_string(), o.to_string()))
+        .collect();
+    Ok(json!({"event": processed.event, "outcomes": outcomes, "unreadable": processed.unreadable}))
+}
