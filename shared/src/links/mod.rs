@@ -11,6 +11,8 @@
 //!
 //! The writer never changes `config` or `generation`, never puts an item, and never logs a body.
 
+#[cfg(any(test, feature = "fakes"))]
+pub mod cases;
 pub mod decide;
 pub mod edit;
 pub mod event;
