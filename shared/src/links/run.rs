@@ -312,3 +312,280 @@ pub fn answer(result: &Result<Processed, Stop>) -> Result<Value, Failure> {
         .collect();
     Ok(json!({"event": processed.event, "outcomes": outcomes, "unreadable": processed.unreadable}))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::cases;
+    use crate::links::fake::{FakeWorld, Trouble, block_on};
+    use crate::links::model::PlaneId;
+    use crate::links::store::link_key;
+    use crate::store::{Attr, Cond, Item, Op, Write};
+
+    const PLANE: &str = "0e8f3a0000000099";
+
+    fn id(n: usize) -> LinkId {
+        LinkId::parse(&format!("{n:016x}")).unwrap()
+    }
+
+    fn plane() -> PlaneId {
+        PlaneId::parse(PLANE).unwrap()
+    }
+
+    /// A world with links 1 to `n`, all pending at generation 1.
+    fn world(n: usize) -> FakeWorld {
+        let world = FakeWorld::default();
+        for i in 1..=n {
+            let key = link_key(plane(), id(i));
+            world.table.borrow_mut().seed(Item::from([
+                ("pk".into(), Attr::s(key.pk)),
+                ("sk".into(), Attr::s(key.sk)),
+                ("generation".into(), Attr::n(1)),
+                ("status".into(), Attr::s("pending")),
+            ]));
+        }
+        world
+    }
+
+    fn results(n: usize) -> String {
+        let all: Vec<String> = (1..=n)
+            .map(|i| {
+                format!(
+                    r#"{{"id":"{}","status":"provisioned","details":{{"n":{i}}}}}"#,
+                    id(i)
+                )
+            })
+            .collect();
+        format!(r#"{{"link_results":[{}]}}"#, all.join(","))
+    }
+
+    fn event(n: usize, outputs: &str) -> String {
+        let pins: Vec<String> = (1..=n)
+            .map(|i| format!(r#"{{"id":"{}","generation":1}}"#, id(i)))
+            .collect();
+        format!(
+            r#"{{"schema":1,"data_plane_id":"{PLANE}","converge_id":"c","converge_seq":7,"stage":"PulumiUp1","result":"succeeded","completed_at":"2026-09-10T12:00:40Z","pinned_links":[{}],{outputs}}}"#,
+            pins.join(",")
+        )
+    }
+
+    fn inline(n: usize) -> String {
+        event(n, &format!(r#""outputs":{}"#, results(n)))
+    }
+
+    fn run(world: &FakeWorld, event: &str) -> Result<Processed, Stop> {
+        let buckets = [cases::BUCKET.to_owned()];
+        block_on(process(
+            &World {
+                table: world,
+                outputs: world,
+                buckets: &buckets,
+            },
+            event,
+            || true,
+        ))
+    }
+
+    fn count(p: &Processed, outcome: Outcome) -> usize {
+        p.outcomes.values().filter(|o| **o == outcome).count()
+    }
+
+    #[test]
+    fn never_more_than_eight_updates_in_flight_and_never_fewer_when_there_are_more() {
+        let world = world(100);
+        let p = run(&world, &inline(100)).unwrap();
+        assert_eq!(count(&p, Outcome::Published), 100);
+        assert_eq!(world.in_flight.get(), (0, IN_FLIGHT));
+        assert_eq!(world.writes.get(), 100);
+    }
+
+    #[test]
+    fn trouble_with_one_link_stops_no_other_and_the_retry_ends_as_duplicate() {
+        for trouble in [Trouble::Throttled, Trouble::TimedOut, Trouble::AnswerLost] {
+            let world = world(3);
+            world.trouble.borrow_mut().extend([Trouble::None, trouble]);
+            let first = run(&world, &inline(3));
+            let p = first.as_ref().unwrap();
+            assert_eq!(
+                (count(p, Outcome::Published), count(p, Outcome::Unwritten)),
+                (2, 1)
+            );
+            assert_eq!(p.errors.values().sum::<usize>(), 1);
+            let failure = answer(&first).unwrap_err();
+            assert_eq!(failure.error_type, "Link.Retry");
+            assert!(
+                failure.message.contains(&format!("{}=Unwritten", id(2))),
+                "{}",
+                failure.message
+            );
+            let second = run(&world, &inline(3)).unwrap();
+            let written = usize::from(trouble != Trouble::AnswerLost);
+            assert_eq!(count(&second, Outcome::Published), written, "{trouble:?}");
+            assert_eq!(count(&second, Outcome::Duplicate), 3 - written, "{trouble:?}");
+            assert!(answer(&Ok(second)).is_ok());
+        }
+    }
+
+    #[test]
+    fn without_time_nothing_is_started_and_the_rest_is_retried() {
+        let world = world(20);
+        let left = std::cell::Cell::new(5);
+        let buckets = [];
+        let w = World {
+            table: &world,
+            outputs: &world,
+            buckets: &buckets,
+        };
+        let p = block_on(process(&w, &inline(20), || left.replace(left.get() - 1) > 0)).unwrap();
+        assert_eq!(
+            (count(&p, Outcome::Published), count(&p, Outcome::Unwritten)),
+            (5, 15)
+        );
+        assert_eq!(world.writes.get(), 5);
+        let again = run(&world, &inline(20)).unwrap();
+        assert_eq!(
+            (
+                count(&again, Outcome::Published),
+                count(&again, Outcome::Duplicate)
+            ),
+            (15, 5)
+        );
+    }
+
+    fn set_status(n: usize, status: &str) -> Vec<Write> {
+        let set = vec![("status".to_owned(), Attr::s(status))];
+        let op = Op::Update {
+            set,
+            remove: vec![],
+            add: vec![],
+        };
+        vec![Write {
+            key: link_key(plane(), id(n)),
+            op,
+            when: Cond::Always,
+        }]
+    }
+
+    #[test]
+    fn a_row_that_changes_between_the_tries_is_tried_three_times_and_then_again_later() {
+        let w = world(1);
+        // Failed before the first try, pending again before the second, which the third then fits.
+        w.meanwhile
+            .borrow_mut()
+            .extend([set_status(1, "failed"), set_status(1, "pending"), vec![]]);
+        assert_eq!(count(&run(&w, &inline(1)).unwrap(), Outcome::Published), 1);
+        assert_eq!(w.writes.get(), 3);
+        let w = world(1);
+        w.meanwhile.borrow_mut().extend([
+            set_status(1, "failed"),
+            set_status(1, "pending"),
+            set_status(1, "failed"),
+            vec![],
+        ]);
+        let result = run(&w, &inline(1));
+        assert_eq!(w.writes.get(), 3);
+        assert_eq!(answer(&result).unwrap_err().error_type, "Link.Retry");
+        assert_eq!(count(&run(&w, &inline(1)).unwrap(), Outcome::Published), 1);
+    }
+
+    #[test]
+    fn a_row_behind_its_pin_is_retried_and_a_newer_schema_is_never_rewritten() {
+        for (attribute, value, outcome) in [
+            ("generation", 0, Outcome::RowBehind),
+            ("schema", 2, Outcome::RowNewer),
+        ] {
+            let w = world(1);
+            let key = link_key(plane(), id(1));
+            let mut item = w.item(&key).unwrap();
+            item.insert(attribute.into(), Attr::n(value));
+            w.table.borrow_mut().seed(item.clone());
+            let result = run(&w, &inline(1));
+            assert_eq!(result.as_ref().unwrap().outcomes[&id(1)], outcome);
+            assert_eq!(answer(&result).unwrap_err().error_type, "Link.Retry");
+            assert_eq!(w.item(&key), Some(item));
+        }
+    }
+
+    fn pointer(bytes: &[u8], change: &str) -> String {
+        let sha = hex(&Sha256::digest(bytes));
+        let text = format!(
+            r#""outputs_ref":{{"bucket":"outputs","key":"k","version_id":"v1","bytes":{},"sha256":"{sha}"}}"#,
+            bytes.len()
+        );
+        match change.split_once("=>") {
+            Some((from, to)) => {
+                assert!(text.contains(from), "{from}");
+                text.replacen(from, to, 1)
+            }
+            None => text,
+        }
+    }
+
+    #[test]
+    fn a_pointer_is_checked_before_it_is_read() {
+        let body = results(1).into_bytes();
+        let key = |v: &str| (cases::BUCKET.to_owned(), "k".to_owned(), Some(v.to_owned()));
+        let with = |object: &[u8], pointer: String| {
+            let mut w = world(1);
+            w.objects.insert(key("v1"), object.to_vec());
+            let result = run(&w, &event(1, &pointer));
+            let untouched = w.item(&link_key(plane(), id(1))).unwrap().len() == 4;
+            (answer(&result).map_err(|f| (f.error_type, f.message)), untouched)
+        };
+        let (ok, untouched) = with(&body, pointer(&body, ""));
+        assert!(ok.is_ok() && !untouched);
+        let longer = [body.as_slice(), b" "].concat();
+        let shorter = &body[..body.len() - 1];
+        let mut other = body.clone();
+        other[0] = b'[';
+        for (object, change, kind, words) in [
+            (longer.as_slice(), "", "Link.Rejected", "longer than"),
+            (shorter, "", "Link.Rejected", "bytes instead of"),
+            (other.as_slice(), "", "Link.Rejected", "SHA-256"),
+            (&body, "v1=>v2", "Link.Retry", "s3:GetObject"),
+            (
+                &body,
+                "\"outputs\"=>\"elsewhere\"",
+                "Link.Rejected",
+                "OUTPUTS_BUCKETS",
+            ),
+        ] {
+            let (result, untouched) = with(object, pointer(&body, change));
+            let (got, message) = result.unwrap_err();
+            assert_eq!(got, kind, "{message}");
+            assert!(untouched && message.contains(words), "{message}");
+        }
+        let (not_json, _) = with(b"{", pointer(b"{", ""));
+        assert_eq!(not_json.unwrap_err().0, "Link.Rejected");
+        let (no_results, untouched) = with(b"\"[secret]\"", pointer(b"\"[secret]\"", ""));
+        assert_eq!(
+            no_results.unwrap()["outcomes"][id(1).to_string()],
+            "NoObservation"
+        );
+        assert!(untouched);
+    }
+
+    #[test]
+    fn a_failure_names_at_most_fifty_links_and_counts_the_rest() {
+        let w = world(0);
+        w.trouble.borrow_mut().extend([Trouble::Throttled; 60]);
+        let failure = answer(&run(&w, &inline(60))).unwrap_err();
+        assert!(failure.message.contains("60 of 60 links") && failure.message.contains("and 10 more"));
+        assert_eq!(failure.message.matches("=Unwritten").count(), NAMED);
+    }
+
+    #[test]
+    fn answers_have_the_words_of_the_contract() {
+        let w = world(1);
+        let p = run(&w, &event(2, &format!(r#""outputs":{}"#, results(1)))).unwrap();
+        assert_eq!(
+            answer(&Ok(p)).unwrap(),
+            json!({"event":"Processed","outcomes":{(id(1).to_string()):"Published",(id(2).to_string()):"NoObservation"},"unreadable":0})
+        );
+        let ignored = run(&w, r#"{"schema":1,"stage":"AwaitDNS1","result":"succeeded"}"#);
+        assert_eq!(answer(&ignored).unwrap()["event"], "StageIgnored");
+        let rejected = answer(&run(&w, r#"{"schema":9,"stage":"Ansible"}"#)).unwrap_err();
+        assert_eq!(rejected.error_type, "Link.Rejected");
+        assert!(rejected.message.contains("`schema`") && rejected.message.contains("`result`"));
+    }
+}

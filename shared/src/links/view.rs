@@ -454,3 +454,304 @@ impl<'a> View<'a> {
         serde_json::to_string(self).unwrap_or_else(|_| "{}".to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::model::LinkId;
+    use serde_json::Value;
+
+    const AWS: &str = r#"{"region":"us-east-1","az_ids":["use1-az1"],"service_name":"svc-a"}"#;
+    const GCP: &str = r#"{"service_attachment":"projects/p/sa","region":"r","dns_zone_name":"acme","dns_record_names":["db","kafka"]}"#;
+    const AZURE: &str = r#"{"service_name":"/subscriptions/s","location":"westeurope"}"#;
+    const REGIONAL: &str = "vpce-0aaaaaaaaaaaaaaaa-abcd1234.svc-a.us-east-1.vpce.amazonaws.com";
+    const ZONAL: &str = "vpce-0aaaaaaaaaaaaaaaa-abcd1234-us-east-1a.svc-a.us-east-1.vpce.amazonaws.com";
+    const WILD: &str = "*.vpce-0aaaaaaaaaaaaaaaa-abcd1234.svc-a.us-east-1.vpce.amazonaws.com";
+    const NOW: &str = "2026-09-10T12:46:00Z";
+
+    fn at(text: &str) -> Option<Timestamp> {
+        Some(text.parse().unwrap())
+    }
+
+    /// A row at generation 1 whose details, if any, are one minute old.
+    fn row(config: &str, status: LinkStatus, details: Option<String>) -> Row {
+        let config = crate::links::edit::Config::read(config.as_bytes()).unwrap();
+        Row {
+            schema: 1,
+            id: LinkId::parse("0000000000000b01").unwrap(),
+            config: config.text,
+            provider: config.provider,
+            service_identity: config.identity,
+            generation: 1,
+            status,
+            details_at: details.as_ref().and_then(|_| at("2026-09-10T12:45:00Z")),
+            details_stage: details.as_ref().map(|_| "PulumiUp1".into()),
+            details,
+            error: None,
+            observed_at: (status != LinkStatus::Pending)
+                .then(|| at("2026-09-10T12:45:30Z"))
+                .flatten(),
+            created_at: at("2026-09-10T11:00:00Z"),
+            updated_at: at("2026-09-10T12:00:00Z"),
+            w_gen: None,
+            w_order: None,
+            network_rebuild: false,
+        }
+    }
+
+    fn dns(names: &[&str]) -> Option<String> {
+        let entries: Vec<String> = names.iter().map(|n| format!(r#"{{"dns_name":"{n}"}}"#)).collect();
+        Some(format!(
+            r#"{{"service_name":"svc-a","dns_entries":[{}]}}"#,
+            entries.join(",")
+        ))
+    }
+
+    fn json(row: &Row) -> Value {
+        let text = View::of(row, NOW.parse().unwrap()).to_json();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn phase_and_host(row: &Row) -> (String, Option<String>) {
+        let v = json(row);
+        let host = v["connect"]["host"].as_str().map(str::to_owned);
+        assert_eq!(v["status_view"]["state"], v["phase"]);
+        assert_eq!(v["status_view"]["summary"], v["message"]);
+        (v["phase"].as_str().unwrap().to_owned(), host)
+    }
+
+    fn check(row: &Row, phase: &str, host: Option<&str>) {
+        assert_eq!(phase_and_host(row), (phase.to_owned(), host.map(str::to_owned)));
+    }
+
+    #[test]
+    fn r01_pending_without_details_waits() {
+        let r = row(AWS, LinkStatus::Pending, None);
+        check(&r, "waiting", None);
+        let v = json(&r);
+        assert_eq!(v["connect"], Value::Null);
+        assert_eq!(v["status_view"]["since"], "2026-09-10T12:00:00Z");
+        assert_eq!(v["status_view"]["stale_after"], "2026-09-10T16:00:00Z");
+        assert_eq!(v["status_view"]["observed_at"], Value::Null);
+        assert_eq!(v["status_view"]["progress"]["done"], 0);
+        assert_eq!(v["status_view"]["progress"]["total"], 2);
+    }
+
+    #[test]
+    fn r02_pending_with_details_has_its_regional_name() {
+        let r = row(AWS, LinkStatus::Pending, dns(&[REGIONAL, ZONAL]));
+        check(&r, "dns_ready", Some(REGIONAL));
+        let v = json(&r);
+        assert_eq!(v["connect"]["endpoint_id"], "vpce-0aaaaaaaaaaaaaaaa");
+        assert_eq!(v["connect"]["zonal_hosts"], serde_json::json!([ZONAL]));
+        assert_eq!(v["status_view"]["since"], "2026-09-10T12:45:00Z");
+        assert_eq!(v["status_view"]["stale_after"], "2026-09-10T13:30:00Z");
+        assert_eq!(v["status_view"]["progress"]["done"], 1);
+        assert!(v["support_text"].as_str().unwrap().contains(REGIONAL));
+        assert!(!v["support_text"].as_str().unwrap().contains(ZONAL));
+    }
+
+    #[test]
+    fn r03_the_order_of_names_does_not_matter() {
+        check(
+            &row(AWS, LinkStatus::Pending, dns(&[WILD, ZONAL, REGIONAL])),
+            "dns_ready",
+            Some(REGIONAL),
+        );
+    }
+
+    #[test]
+    fn r04_details_without_a_name_still_wait() {
+        check(&row(AWS, LinkStatus::Pending, dns(&[])), "waiting", None);
+        let only_zonal = row(AWS, LinkStatus::Pending, dns(&[ZONAL, WILD]));
+        check(&only_zonal, "waiting", None);
+        assert!(
+            !json(&only_zonal)["support_text"]
+                .as_str()
+                .unwrap()
+                .contains("vpce")
+        );
+    }
+
+    #[test]
+    fn r05_provisioned_is_ready() {
+        let r = row(AWS, LinkStatus::Provisioned, dns(&[REGIONAL, ZONAL]));
+        check(&r, "ready", Some(REGIONAL));
+        let v = json(&r);
+        assert_eq!(v["status_view"]["since"], "2026-09-10T12:45:30Z");
+        assert_eq!(
+            (&v["status_view"]["stale_after"], &v["status_view"]["progress"]),
+            (&Value::Null, &Value::Null)
+        );
+    }
+
+    #[test]
+    fn r06_failed_has_no_host_and_its_error() {
+        let mut r = row(AWS, LinkStatus::Failed, None);
+        r.error = Some("service not found".into());
+        check(&r, "failed", None);
+        let v = json(&r);
+        assert_eq!(v["status_view"]["reason"]["text"], "service not found");
+        assert_eq!(v["status_view"]["needs_admin"], Value::Null);
+        assert!(
+            v["support_text"]
+                .as_str()
+                .unwrap()
+                .contains("service not found. Please")
+        );
+    }
+
+    #[test]
+    fn r07_a_name_older_than_45_minutes_is_stalled_and_still_shown() {
+        let mut r = row(AWS, LinkStatus::Pending, dns(&[REGIONAL]));
+        r.details_at = at("2026-09-10T12:00:00Z");
+        check(&r, "stalled", Some(REGIONAL));
+        let v = json(&r);
+        assert_eq!(v["status_view"]["since"], "2026-09-10T12:45:00Z");
+        assert_eq!(v["status_view"]["needs_admin"]["code"], "look_at_converge");
+        assert_eq!(v["status_view"]["reason"]["code"], "converge_late");
+        // Exactly 45 minutes is still in time.
+        r.details_at = at("2026-09-10T12:01:00Z");
+        check(&r, "dns_ready", Some(REGIONAL));
+    }
+
+    #[test]
+    fn r08_gcp_names_come_from_the_configuration() {
+        let r = row(
+            GCP,
+            LinkStatus::Provisioned,
+            Some(r#"{"service_attachment":"x"}"#.into()),
+        );
+        check(&r, "ready", Some("db.acme"));
+        assert_eq!(
+            json(&r)["connect"]["hosts"],
+            serde_json::json!(["db.acme", "kafka.acme"])
+        );
+        assert!(
+            json(&r)["support_text"]
+                .as_str()
+                .unwrap()
+                .contains("DNS names db.acme, kafka.acme")
+        );
+    }
+
+    #[test]
+    fn r09_azure_has_an_address() {
+        let mut r = row(
+            AZURE,
+            LinkStatus::Pending,
+            Some(r#"{"ip":"10.0.0.2","service_name":"x"}"#.into()),
+        );
+        check(&r, "dns_ready", None);
+        let v = json(&r);
+        assert_eq!(v["connect"]["ip"], "10.0.0.2");
+        assert!(
+            v["message"]
+                .as_str()
+                .unwrap()
+                .starts_with("The IP address is final")
+        );
+        r.config = r#"{"service_name":"/s","location":"w","dns_name":"db.example.net"}"#.into();
+        check(&r, "dns_ready", Some("db.example.net"));
+    }
+
+    #[test]
+    fn r10_a_gcp_name_known_beforehand_is_not_shown() {
+        let r = row(GCP, LinkStatus::Pending, None);
+        check(&r, "waiting", None);
+        assert_eq!(json(&r)["connect"], Value::Null);
+    }
+
+    #[test]
+    fn names_of_one_zone_are_told_from_regional_ones() {
+        let regions = ["us-east-1".to_owned()];
+        let zones = ["use1-az1".to_owned()];
+        for (name, zonal) in [
+            (
+                "vpce-0aaaaaaaaaaaaaaaa-abcd1234-us-east-1a.x.us-east-1.vpce.amazonaws.com",
+                true,
+            ),
+            (
+                "vpce-0aaaaaaaaaaaaaaaa-abcd1234-eu-central-2c.x.eu-central-2.vpce.amazonaws.com",
+                true,
+            ),
+            (
+                "vpce-0aaaaaaaaaaaaaaaa-abcd1234-us-east-1-bos-1a.x.us-east-1.vpce.amazonaws.com",
+                true,
+            ),
+            (
+                "vpce-0aaaaaaaaaaaaaaaa-abcd1234-use1-az1.x.us-east-1.vpce.amazonaws.com",
+                true,
+            ),
+            (
+                "vpce-0aaaaaaaaaaaaaaaa-abcd1234.x.us-east-1.vpce.amazonaws.com",
+                false,
+            ),
+            (
+                "vpce-0aaaaaaaaaaaaaaaa-1234567a.x.us-east-1.vpce.amazonaws.com",
+                false,
+            ),
+            ("vpce-0aaaaaaaaaaaaaaaa.vpce.amazonaws.com", false),
+            ("db.us-east-1a.example.net", false),
+        ] {
+            assert_eq!(is_zonal(name, &regions, &zones), zonal, "{name}");
+        }
+        assert_eq!(
+            endpoint_id("vpce-0aaaaaaaaaaaaaaaa-x.y"),
+            Some("vpce-0aaaaaaaaaaaaaaaa".into())
+        );
+        for none in [
+            "vpce-0aaaaaaaaaaaaaaaab-x",
+            "vpce-0aaaaaaaaaaaaaaag-x",
+            "é".repeat(20).as_str(),
+            "vpce-0",
+        ] {
+            assert_eq!(endpoint_id(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn the_rebuilt_network_is_said_only_while_it_matters() {
+        let mut r = row(AWS, LinkStatus::Pending, dns(&[REGIONAL]));
+        r.network_rebuild = true;
+        assert!(
+            json(&r)["message"]
+                .as_str()
+                .unwrap()
+                .contains("network is being rebuilt; wait for provisioned")
+        );
+        r.status = LinkStatus::Provisioned;
+        assert!(!json(&r)["message"].as_str().unwrap().contains("network"));
+        let mut edited = row(AWS, LinkStatus::Pending, None);
+        edited.network_rebuild = true;
+        assert!(!json(&edited)["message"].as_str().unwrap().contains("network"));
+    }
+
+    #[test]
+    fn details_come_out_as_they_went_in() {
+        let odd = r#"{ "z": 9007199254740993.10, "a":"\u00e9 é \ud800" , "dns_entries":[ 1, {"dns_name":7}, null ] }"#;
+        let r = row(AWS, LinkStatus::Pending, Some(odd.into()));
+        let text = View::of(&r, NOW.parse().unwrap()).to_json();
+        assert!(text.contains(&format!(r#""details":{odd}"#)), "{text}");
+        assert_eq!(
+            phase(&r, connect(&r).as_ref(), NOW.parse().unwrap()),
+            Phase::Waiting
+        );
+    }
+
+    #[test]
+    fn odd_stored_text_is_shown_as_a_flag_and_never_breaks_the_answer() {
+        let mut r = row(AWS, LinkStatus::Provisioned, Some("{not json".into()));
+        r.config = "[".into();
+        r.schema = 9;
+        let v = json(&r);
+        assert_eq!((&v["config"], &v["details"]), (&Value::Null, &Value::Null));
+        let flags: Vec<&str> = v["status_view"]["flags"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|f| f["code"].as_str())
+            .collect();
+        assert_eq!(flags, ["stored_text_unreadable", "row_newer"]);
+    }
+}
