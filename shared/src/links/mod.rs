@@ -7,10 +7,14 @@
 //! * `store`: the guard (3.4), the updates (3.6) and the editor's transactions as data.
 //! * `edit`: pure; what a link's configuration must have, and when it really changed (contract 4.5).
 //! * `view`: pure; what a reader is told (3.10).
-//! * `run`: the shell, over [`crate::store::Table`] and [`run::Outputs`].
+//! * `api`: the HTTP routes.
+//! * `run`: the shell of the writer, over [`crate::store::Table`] and [`run::Outputs`].
 //!
 //! The writer never changes `config` or `generation`, never puts an item, and never logs a body.
 
+pub mod api;
+#[cfg(feature = "aws-links")]
+pub mod aws;
 #[cfg(any(test, feature = "fakes"))]
 pub mod cases;
 pub mod decide;
@@ -22,3 +26,6 @@ pub mod model;
 pub mod run;
 pub mod store;
 pub mod view;
+
+#[cfg(test)]
+mod properties;

@@ -5,12 +5,13 @@
 use super::decide::{Observation, Seen};
 use super::edit::Config;
 use super::event::Stamp;
-use super::model::{Generation, LinkId, LinkStatus, PlaneId, Row, SCHEMA};
+use super::model::{Generation, LinkId, LinkStatus, PlaneId, Provider, Row, SCHEMA};
 use crate::store::{Attr, Cond, Item, Key, Op, Write};
 use crate::time::Timestamp;
 
 /// Sort keys of links start with this.
 pub const LINK_PREFIX: &str = "LINK#";
+const IDENTITY_PREFIX: &str = "IDENTITY#";
 
 /// Attributes that hold what was observed; gone after a real change of the configuration.
 const OBSERVED: [&str; 6] = [
@@ -33,8 +34,16 @@ pub fn link_key(plane: PlaneId, id: LinkId) -> Key {
 }
 
 /// Key of the item that keeps one service from being linked twice on a plane (1.3).
-pub fn identity_key(plane: PlaneId, config_provider: &str, identity: &str) -> Key {
-    Key::new(partition(plane), format!("IDENTITY#{config_provider}#{identity}"))
+pub fn identity_key(plane: PlaneId, provider: Provider, identity: &str) -> Key {
+    Key::new(
+        partition(plane),
+        format!("{IDENTITY_PREFIX}{}#{identity}", provider.as_str()),
+    )
+}
+
+/// Does the write claim a service for a link?
+pub fn is_claim(write: &Write) -> bool {
+    write.key.sk.starts_with(IDENTITY_PREFIX) && matches!(write.op, Op::Update { .. })
 }
 
 /// Key of the item that remembers the last generation of a deleted link, so that a link made again under the
@@ -150,12 +159,6 @@ pub fn observe(stamp: &Stamp, id: LinkId, seen: &Observation<'_>, form: Form) ->
     }
 }
 
-/// Where in an editor's transaction the link and the new identity stand; the position tells which condition
-/// failed.
-pub const LINK_AT: usize = 0;
-/// See [`LINK_AT`].
-pub const IDENTITY_AT: usize = 1;
-
 /// Who edits what, when.
 #[derive(Debug, Clone, Copy)]
 pub struct Edit<'a> {
@@ -170,17 +173,14 @@ pub struct Edit<'a> {
 }
 
 impl Edit<'_> {
-    /// The identity is free or ours already.
+    /// The service is claimed for this link.
     fn ours(&self) -> Cond {
-        Cond::Any(vec![
-            Cond::NotExists,
-            Cond::Eq("link".into(), Attr::s(self.id.to_string())),
-        ])
+        Cond::Eq("link".into(), Attr::s(self.id.to_string()))
     }
 
     fn claim(&self, config: &Config) -> Write {
         Write {
-            key: identity_key(self.plane, config.provider.as_str(), &config.identity),
+            key: identity_key(self.plane, config.provider, &config.identity),
             op: Op::Update {
                 set: vec![
                     ("schema".into(), Attr::n(SCHEMA)),
@@ -189,13 +189,13 @@ impl Edit<'_> {
                 remove: vec![],
                 add: vec![],
             },
-            when: self.ours(),
+            when: Cond::Any(vec![Cond::NotExists, self.ours()]),
         }
     }
 
     fn release(&self, row: &Row) -> Write {
         Write {
-            key: identity_key(self.plane, row.provider.as_str(), &row.service_identity),
+            key: identity_key(self.plane, row.provider, &row.service_identity),
             op: Op::Delete,
             when: self.ours(),
         }
@@ -236,8 +236,8 @@ impl Edit<'_> {
     }
 
     /// A real change of the configuration (1.3): one generation more, and nothing observed of it yet. The
-    /// writer's token stays; it is scoped to the generation.
-    pub fn change(&self, row: &Row, config: &Config) -> Vec<Write> {
+    /// writer's token stays; it is scoped to the generation. `claimed`: the row's service is claimed for it.
+    pub fn change(&self, row: &Row, config: &Config, claimed: bool) -> Vec<Write> {
         let set = vec![
             ("schema".into(), Attr::n(SCHEMA)),
             ("config".into(), Attr::s(&config.text)),
@@ -259,14 +259,15 @@ impl Edit<'_> {
             when: self.unchanged(row),
         };
         let mut writes = vec![link, self.claim(config)];
-        if (row.provider, row.service_identity.as_str()) != (config.provider, config.identity.as_str()) {
+        let moved = (row.provider, &row.service_identity) != (config.provider, &config.identity);
+        if claimed && moved {
             writes.push(self.release(row));
         }
         writes
     }
 
     /// The link and its claim go; its generation is remembered.
-    pub fn delete(&self, row: &Row, gone: Option<Generation>) -> Vec<Write> {
+    pub fn delete(&self, row: &Row, gone: Option<Generation>, claimed: bool) -> Vec<Write> {
         let last = gone.map_or(row.generation, |g| g.max(row.generation));
         let set = vec![
             ("schema".into(), Attr::n(SCHEMA)),
@@ -274,13 +275,13 @@ impl Edit<'_> {
             ("deleted_at".into(), Attr::s(self.now.to_string())),
             ("deleted_by".into(), Attr::s(self.actor)),
         ];
-        vec![
-            Write {
-                key: link_key(self.plane, self.id),
-                op: Op::Delete,
-                when: self.unchanged(row),
-            },
-            self.release(row),
+        let link = Write {
+            key: link_key(self.plane, self.id),
+            op: Op::Delete,
+            when: self.unchanged(row),
+        };
+        let mut writes = vec![
+            link,
             Write {
                 key: gone_key(self.plane, self.id),
                 op: Op::Update {
@@ -290,7 +291,11 @@ impl Edit<'_> {
                 },
                 when: Self::still_gone(gone),
             },
-        ]
+        ];
+        if claimed {
+            writes.push(self.release(row));
+        }
+        writes
     }
 
     /// The link still has the configuration that was read. What the writer observed meanwhile may differ.
@@ -382,12 +387,12 @@ mod tests {
         let one = Config::read(br#"{"region":"r","az_ids":["a"],"service_name":"s"}"#).unwrap();
         let two = Config::read(br#"{"region":"r2","az_ids":["a"],"service_name":"s"}"#).unwrap();
         let other = Config::read(br#"{"region":"r","az_ids":["a"],"service_name":"t"}"#).unwrap();
-        let Op::Put(item) = &edit.create(&one, Some(4))[LINK_AT].op else {
+        let Op::Put(item) = &edit.create(&one, Some(4))[0].op else {
             panic!()
         };
         let row = Row::read(item).unwrap();
         assert_eq!(row.generation, 5, "above the deleted link of the same id");
-        assert_eq!(edit.change(&row, &two).len(), 2);
-        assert_eq!(edit.change(&row, &other).len(), 3);
+        assert_eq!(edit.change(&row, &two, true).len(), 2);
+        assert_eq!(edit.change(&row, &other, true).len(), 3);
     }
 }
