@@ -23,3 +23,4 @@ pub mod store;
 pub mod telemetry;
 pub mod time;
 pub mod trigger;
+pub mod updates;
