@@ -88,6 +88,13 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// An endpoint of our own is set.
+    fn s3_path_style(&self) -> bool {
+        self.optional("AWS_ENDPOINT_URL_S3")
+            .or_else(|| self.optional("AWS_ENDPOINT_URL"))
+            .is_some()
+    }
+
     fn finish<T>(self, value: T) -> Result<T, ConfigError> {
         if self.faults.is_empty() {
             Ok(value)
@@ -168,10 +175,7 @@ impl Updater {
         }
         let check_project = r.optional("RELEASE_CHECK_PROJECT");
         let auth_is_local = r.auth_is_local();
-        let s3_path_style = r
-            .optional("AWS_ENDPOINT_URL_S3")
-            .or_else(|| r.optional("AWS_ENDPOINT_URL"))
-            .is_some();
+        let s3_path_style = r.s3_path_style();
         r.finish(Self {
             table,
             stack,
@@ -198,6 +202,8 @@ pub struct LinkDetails {
     pub outputs_buckets: Vec<String>,
     /// Is the caller check off (local stack only)?
     pub auth_is_local: bool,
+    /// Is S3 somewhere else than AWS, where buckets are no host names?
+    pub s3_path_style: bool,
 }
 
 impl LinkDetails {
@@ -220,10 +226,12 @@ impl LinkDetails {
                 .push("OUTPUTS_BUCKETS is malformed; it must be bucket names with commas between.".into());
         }
         let auth_is_local = r.auth_is_local();
+        let s3_path_style = r.s3_path_style();
         r.finish(Self {
             table,
             outputs_buckets,
             auth_is_local,
+            s3_path_style,
         })
     }
 }

@@ -265,8 +265,7 @@ impl Response {
             if known {
                 let retry = self.headers.remove("retry-after");
                 self = Self::empty(304);
-                self.headers
-                    .extend(retry.map(|r| ("retry-after".to_owned(), r)));
+                self.headers.extend(retry.map(|r| ("retry-after".to_owned(), r)));
             }
             self = self.header("etag", tag);
         }

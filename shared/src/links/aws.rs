@@ -1,12 +1,44 @@
-//! The S3 adapter: reads an object piece by piece. Makes no decision.
+//! The clients of link-details, and the S3 adapter, which reads an object piece by piece. Makes no decision.
 
 use super::event::Pointer;
 use super::run::{Intake, Outputs, OutputsError};
 use crate::boot::call_error;
+use crate::config::LinkDetails;
 use crate::error::{CallError, Class};
+use crate::store::aws::DynamoTable;
+use crate::store::{Key, Table};
+use aws_config::SdkConfig;
 use aws_sdk_s3::Client;
 
 const ACTION: &str = "s3:GetObject";
+
+/// Clients made once at cold start.
+#[derive(Debug, Clone)]
+pub struct Clients {
+    /// The one table.
+    pub table: DynamoTable,
+    /// Outputs kept in S3.
+    pub outputs: S3Outputs,
+}
+
+impl Clients {
+    /// Clients for the configured table.
+    pub fn new(sdk: &SdkConfig, cfg: &LinkDetails) -> Self {
+        let s3 = aws_sdk_s3::config::Builder::from(sdk)
+            .force_path_style(cfg.s3_path_style)
+            .build();
+        Self {
+            table: DynamoTable::new(aws_sdk_dynamodb::Client::new(sdk), &cfg.table),
+            outputs: S3Outputs::new(Client::from_conf(s3)),
+        }
+    }
+
+    /// The first call to AWS, made during init, where connecting costs least (spec/style.md 5.3). Its answer
+    /// does not matter.
+    pub async fn warm_up(&self) {
+        let _ = self.table.get(&Key::new("WARM", "WARM")).await;
+    }
+}
 
 /// Outputs kept in S3.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@
 //! * `edit`: pure; what a link's configuration must have, and when it really changed (contract 4.5).
 //! * `view`: pure; what a reader is told (3.10).
 //! * `api`: the HTTP routes.
+//! * `handle`: one invocation, told apart by shape; logs and metrics.
 //! * `run`: the shell of the writer, over [`crate::store::Table`] and [`run::Outputs`].
 //!
 //! The writer never changes `config` or `generation`, never puts an item, and never logs a body.
@@ -22,6 +23,7 @@ pub mod edit;
 pub mod event;
 #[cfg(any(test, feature = "fakes"))]
 pub mod fake;
+pub mod handle;
 pub mod model;
 pub mod run;
 pub mod store;

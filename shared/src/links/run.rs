@@ -120,6 +120,8 @@ pub struct Processed {
     pub unreadable: usize,
     /// Failed calls to the table, by kind.
     pub errors: BTreeMap<Class, usize>,
+    /// What the event was about, if it wrote.
+    pub stamp: Option<Stamp>,
 }
 
 /// Why an event was not processed.
@@ -196,6 +198,7 @@ async fn record<T: Table>(
     let mut out = Processed {
         event: "Processed",
         unreadable: plan.unreadable,
+        stamp: Some(event.stamp.clone()),
         ..Processed::default()
     };
     let mut writes: Vec<(LinkId, Observation<'_>)> = Vec::new();
