@@ -152,7 +152,10 @@ impl Case {
             // What this build does not know must survive.
             (
                 "future".into(),
-                Attr::L(vec![Attr::N("1e40".into()), Attr::B(vec![0, 255])]),
+                Attr::L(vec![
+                    Attr::N("12345678901234567890123".into()),
+                    Attr::B(vec![0, 255]),
+                ]),
             ),
         ]);
         let mut put = |k: &str, v: Attr| item.insert(k.to_owned(), v);
@@ -339,6 +342,19 @@ impl Case {
     /// # Errors
     /// What differs.
     pub async fn play<T: Table, O: Outputs>(&self, table: &T, outputs: &O) -> Result<(), String> {
+        self.play_in(table, outputs, BUCKET).await
+    }
+
+    /// The same with the objects in another bucket.
+    ///
+    /// # Errors
+    /// What differs.
+    pub async fn play_in<T: Table, O: Outputs>(
+        &self,
+        table: &T,
+        outputs: &O,
+        bucket: &str,
+    ) -> Result<(), String> {
         for item in self.before() {
             let key = Key::of(&item).ok_or("a row without a key")?;
             // A starting state: whatever an earlier run left is replaced.
@@ -350,10 +366,14 @@ impl Case {
         let world = World {
             table,
             outputs,
-            buckets: &[BUCKET.to_owned()],
+            buckets: &[bucket.to_owned()],
         };
         let mut last = None;
         for (event, _) in self.events() {
+            let event = event.replace(
+                &format!("\"bucket\":\"{BUCKET}\""),
+                &format!("\"bucket\":\"{bucket}\""),
+            );
             last = Some(run::process(&world, &event, || true).await);
         }
         let told = last
@@ -379,6 +399,57 @@ impl Case {
         }
         Ok(())
     }
+}
+
+/// One test per case, named by its id, that calls the given function with the id. Used in memory here and
+/// against DynamoDB by the black-box tests.
+#[macro_export]
+macro_rules! link_cases {
+    ($run:path) => {
+        $crate::link_cases! { $run,
+            t01_early_success_fills_dns_claims_nothing "T01"
+            t02_settle_after_early_status_and_observed_at_land_details_byte_equal "T02"
+            t03_early_event_lost_settle_alone_is_enough "T03"
+            t04_early_failure_recorded_in_full "T04"
+            t05_early_pinned_link_absent_from_results "T05"
+            t06_settle_absent_result_never_demotes "T06"
+            t07_edited_before_the_early_write "T07"
+            t08_edited_between_early_and_settle "T08"
+            t09_duplicate_early "T09"
+            t10_duplicate_settle "T10"
+            t11_settle_delivered_before_early "T11"
+            t12_older_converge_s_settle_arrives_last "T12"
+            t13_older_converge_s_early_failure_arrives_last "T13"
+            t14_steady_state_early_on_a_provisioned_row "T14"
+            t15_steady_state_early_dns_entries_changed "T15"
+            t16_settle_failure_demotes_a_provisioned_row "T16"
+            t17_failed_row_customer_fixed_their_side_early_success "T17"
+            t18_failed_row_settle_success "T18"
+            t19_early_failure_then_settle_failure_observed_at_moves "T19"
+            t20_three_links_ok_failed_absent "T20"
+            t21_link_deleted_before_the_event_no_resurrection "T21"
+            t22_link_results_key_missing "T22"
+            t23_link_results_is_null "T23"
+            t24_one_garbage_element_does_not_poison_the_rest "T24"
+            t25_unknown_result_status "T25"
+            t26_result_carries_a_generation_that_is_not_the_pin "T26"
+            t27_result_without_a_generation_uses_the_pin "T27"
+            t28_result_for_a_link_nobody_pinned "T28"
+            t29_pulumiup1_failed_as_a_whole_outputs_are_stale "T29"
+            t30_awaitdns1_completed "T30"
+            t31_pulumiup2_completed_with_outputs "T31"
+            t32_outputs_by_s3_pointer "T32"
+            t33_pointer_hash_mismatch "T33"
+            t34_failed_without_a_message "T34"
+            t35_settle_success_with_null_details_keeps_the_early_details "T35"
+            t36_first_link_on_the_plane_uses_private_network_flips "T36"
+            t37_azure_details "T37"
+            t38_ids_with_and_without_colons_are_the_same_link "T38"
+            t39_pulumiup1_re_run_inside_converge_7_after_an_edit_re_pins_generation_2 "T39"
+            t40_pending_details_newer_converge_fails_early "T40"
+        }
+    };
+    ($run:path, $($name:ident $id:literal)*) => { $(#[test] fn $name() { $run($id); })* };
 }
 
 #[cfg(test)]
@@ -414,50 +485,5 @@ mod tests {
         }
     }
 
-    macro_rules! cases {
-        ($($name:ident $id:literal)*) => { $(#[test] fn $name() { case($id); })* };
-    }
-
-    cases! {
-        t01_early_success_fills_dns_claims_nothing "T01"
-        t02_settle_after_early_status_and_observed_at_land_details_byte_equal "T02"
-        t03_early_event_lost_settle_alone_is_enough "T03"
-        t04_early_failure_recorded_in_full "T04"
-        t05_early_pinned_link_absent_from_results "T05"
-        t06_settle_absent_result_never_demotes "T06"
-        t07_edited_before_the_early_write "T07"
-        t08_edited_between_early_and_settle "T08"
-        t09_duplicate_early "T09"
-        t10_duplicate_settle "T10"
-        t11_settle_delivered_before_early "T11"
-        t12_older_converge_s_settle_arrives_last "T12"
-        t13_older_converge_s_early_failure_arrives_last "T13"
-        t14_steady_state_early_on_a_provisioned_row "T14"
-        t15_steady_state_early_dns_entries_changed "T15"
-        t16_settle_failure_demotes_a_provisioned_row "T16"
-        t17_failed_row_customer_fixed_their_side_early_success "T17"
-        t18_failed_row_settle_success "T18"
-        t19_early_failure_then_settle_failure_observed_at_moves "T19"
-        t20_three_links_ok_failed_absent "T20"
-        t21_link_deleted_before_the_event_no_resurrection "T21"
-        t22_link_results_key_missing "T22"
-        t23_link_results_is_null "T23"
-        t24_one_garbage_element_does_not_poison_the_rest "T24"
-        t25_unknown_result_status "T25"
-        t26_result_carries_a_generation_that_is_not_the_pin "T26"
-        t27_result_without_a_generation_uses_the_pin "T27"
-        t28_result_for_a_link_nobody_pinned "T28"
-        t29_pulumiup1_failed_as_a_whole_outputs_are_stale "T29"
-        t30_awaitdns1_completed "T30"
-        t31_pulumiup2_completed_with_outputs "T31"
-        t32_outputs_by_s3_pointer "T32"
-        t33_pointer_hash_mismatch "T33"
-        t34_failed_without_a_message "T34"
-        t35_settle_success_with_null_details_keeps_the_early_details "T35"
-        t36_first_link_on_the_plane_uses_private_network_flips "T36"
-        t37_azure_details "T37"
-        t38_ids_with_and_without_colons_are_the_same_link "T38"
-        t39_pulumiup1_re_run_inside_converge_7_after_an_edit_re_pins_generation_2 "T39"
-        t40_pending_details_newer_converge_fails_early "T40"
-    }
+    crate::link_cases!(case);
 }
