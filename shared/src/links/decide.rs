@@ -421,4 +421,18 @@ mod tests {
         ]);
         assert_eq!(missed(Some(&no_order), 1, 71), Missed::Done(Outcome::RowBehind));
     }
+
+    #[test]
+    fn a_token_of_another_generation_stands_in_nobodys_way() {
+        let item: Item = [
+            ("generation", Attr::n(2)),
+            ("w_gen", Attr::n(1)),
+            ("w_order", Attr::n(99)),
+            ("status", Attr::s("failed")),
+        ]
+        .into_iter()
+        .map(|(k, v)| (k.to_owned(), v))
+        .collect();
+        assert_eq!(missed(Some(&item), 2, 71), Missed::Passes(LinkStatus::Failed));
+    }
 }
