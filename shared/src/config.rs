@@ -193,6 +193,43 @@ impl Updater {
     }
 }
 
+/// Environment of the model check: the updater's, with the project required, and the models' parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelCheck {
+    /// What both functions of an install share.
+    pub install: Updater,
+    /// SSM parameter that lists the models this install has configured.
+    pub models_parameter: Option<String>,
+}
+
+impl ModelCheck {
+    /// Reads and checks every variable.
+    ///
+    /// # Errors
+    /// Every variable that is missing or malformed.
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, ConfigError> {
+        let install = Updater::read(lookup);
+        let mut r = Reader::new(lookup);
+        r.required(
+            "RELEASE_CHECK_PROJECT",
+            "the name of the CodeBuild project of the release check",
+        );
+        let models_parameter = r.optional("MODELS_PARAMETER");
+        let missing = r.faults;
+        match install {
+            Ok(install) if missing.is_empty() => Ok(Self {
+                install,
+                models_parameter,
+            }),
+            Ok(_) => Err(ConfigError(missing)),
+            Err(ConfigError(mut faults)) => {
+                faults.extend(missing);
+                Err(ConfigError(faults))
+            }
+        }
+    }
+}
+
 /// Environment of link-details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkDetails {

@@ -273,6 +273,17 @@ impl Response {
             .header("cache-control", "no-store")
     }
 
+    /// The same for a request that could not be read, or that nobody may answer: only the id.
+    #[must_use]
+    pub fn finish_unread(self, event: &Value) -> Self {
+        let id = event
+            .pointer("/requestContext/requestId")
+            .and_then(Value::as_str)
+            .unwrap_or("-");
+        self.header("x-request-id", id)
+            .header("cache-control", "no-store")
+    }
+
     /// The shape the gateway expects.
     pub fn to_event(&self) -> Value {
         json!({"statusCode": self.status, "headers": self.headers, "body": self.body, "isBase64Encoded": false})

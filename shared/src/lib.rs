@@ -15,9 +15,12 @@ pub mod boot;
 pub mod caller;
 pub mod config;
 pub mod error;
+#[cfg(any(test, feature = "fakes"))]
+pub mod explore;
 pub mod http;
 pub mod links;
 pub mod release;
+pub mod release_check;
 pub mod status;
 pub mod store;
 pub mod telemetry;

@@ -71,12 +71,18 @@ pub fn misconfigured(e: &config::ConfigError, event: &Value) -> Result<Value, Fa
             "Headgate is not set up correctly",
             e.to_string(),
         );
-        return Ok(Response::from(p).to_event());
+        return Ok(Response::from(p).finish_unread(event).to_event());
     }
     Err(Failure::new("configuration_error", e.to_string()))
 }
 
-fn call<'a>(cfg: &'a config::Updater, inv: &'a Invocation, pk: &'a str, actor: &'a str) -> Call<'a> {
+/// What the core is given of an invocation.
+pub(crate) fn call<'a>(
+    cfg: &'a config::Updater,
+    inv: &'a Invocation,
+    pk: &'a str,
+    actor: &'a str,
+) -> Call<'a> {
     Call {
         pk,
         stack: &cfg.stack,
@@ -91,7 +97,7 @@ fn call<'a>(cfg: &'a config::Updater, inv: &'a Invocation, pk: &'a str, actor: &
 async fn http<W: World>(w: &W, cfg: &config::Updater, inv: &Invocation, event: &Value) -> Response {
     let request = match Request::parse(event) {
         Ok(r) => r,
-        Err(text) => return http::invalid(&[("request", &text)]),
+        Err(text) => return http::invalid(&[("request", &text)]).finish_unread(event),
     };
     let response = match route(w, cfg, inv, &request).await {
         Ok(r) | Err(r) => r,
@@ -179,8 +185,7 @@ async fn history<W: World>(
         .await
         .map_err(|e| Response::from(Problem::aws_unavailable(&e, "The updates could not be read")))?;
     let list: Vec<&Update> = rows.iter().map(|r| &r.row).collect();
-    let newest_open = list.iter().find(|u| u.status.is_open()).map(|u| u.id.clone());
-    let updates = view::history(&list, &head, newest_open.as_deref(), inv.now);
+    let updates = view::history(&list, &head, inv.now);
     let cursor = next.map(|sk| http::cursor_encode(&sk));
     Ok(Response::json(
         200,
@@ -214,6 +219,14 @@ async fn begin<W: World>(
         return Err(http::not_found("such update"));
     };
     let body = Value::Object(view::update_of(&begun.state, &row, inv.now));
+    if cfg.check_project.is_some() && !begun.existing && row.status.is_open() {
+        // Begin starts the check of the release it prepares. It never fails because of it: a check that can not
+        // be started is stalled with its reason (spec/updates.md 2.3 item 1).
+        let c = call(cfg, inv, &pk, who.actor());
+        if let Err(e) = crate::release_check::run::start_verify(w, &c, &row.to_release).await {
+            tracing::warn!(op = "begin", release = row.to_release, error = ?e, "the release check was not started");
+        }
+    }
     let status = if begun.existing { 200 } else { 201 };
     Ok(Response::json(status, &body).header("location", format!("/updates/{}", begun.id)))
 }
@@ -284,7 +297,8 @@ fn after(
     ))
 }
 
-fn refused(r: Refused) -> Response {
+/// The answer to a refusal.
+pub(crate) fn refused(r: Refused) -> Response {
     match r {
         Refused::ReleaseUnknown(release) => Problem::new(
             404,

@@ -11,7 +11,10 @@ use crate::time::{Timestamp, instant};
 use aws_config::SdkConfig;
 use aws_sdk_cloudformation::Client as CloudFormation;
 use aws_sdk_cloudformation::types as cfn;
+use aws_sdk_codebuild::Client as CodeBuild;
+use aws_sdk_codebuild::types as cb;
 use aws_sdk_s3::Client as S3;
+use aws_sdk_ssm::Client as Ssm;
 use aws_smithy_types::DateTime;
 use std::time::{Duration, Instant};
 
@@ -30,7 +33,11 @@ pub struct Clients {
     table: DynamoTable,
     cfn: CloudFormation,
     s3: S3,
+    codebuild: CodeBuild,
+    ssm: Ssm,
     releases: S3Uri,
+    project: Option<String>,
+    models: Option<String>,
 }
 
 impl Clients {
@@ -43,8 +50,19 @@ impl Clients {
             table: DynamoTable::new(aws_sdk_dynamodb::Client::new(sdk), &cfg.table),
             cfn: CloudFormation::new(sdk),
             s3: S3::from_conf(s3),
+            codebuild: CodeBuild::new(sdk),
+            ssm: Ssm::new(sdk),
             releases: cfg.releases.clone(),
+            project: cfg.check_project.clone(),
+            models: None,
         }
+    }
+
+    /// The same, with the parameter that lists the configured models.
+    #[must_use]
+    pub fn with_models(mut self, parameter: Option<String>) -> Self {
+        self.models = parameter;
+        self
     }
 
     /// The first call to AWS, made during init, where connecting costs least (spec/style.md 5.3). Its answer
@@ -114,6 +132,8 @@ impl World for AwsWorld<'_> {
             Act::Execute { arn, token } => self.c.execute(arn, token).await,
             Act::Delete { arn } => self.c.delete(None, arn).await,
             Act::DeleteByName { stack, name } => self.c.delete(Some(stack), name).await,
+            Act::StartBuild(b) => self.c.start_build(b).await,
+            Act::StopBuild(id) => self.c.stop_build(id).await,
         }
     }
 
@@ -132,6 +152,10 @@ impl Clients {
             Look::Findings(arn) => Seen::Findings(self.findings(arn).await),
             Look::Releases => Seen::Releases(self.releases().await),
             Look::Template(url) => Seen::Template(self.template(url).await),
+            Look::Build(id) => Seen::Build(self.build(id).await),
+            Look::FindBuild { release, attempt } => Seen::Build(self.find_build(release, *attempt).await),
+            Look::Models => Seen::Models(self.models().await),
+            Look::Project => Seen::Project(self.has_project().await),
         }
     }
 
@@ -409,6 +433,174 @@ impl Clients {
                 }
             }
         }
+    }
+}
+
+/// Minutes after which CodeBuild ends a build, or a wait in its queue, by itself: inside the 30 minutes of the
+/// check (spec/updates.md 2.4).
+const BUILD_MINUTES: i32 = 28;
+/// Builds looked through for a lost id: one page of the newest.
+const FIND_MAX: usize = 50;
+
+impl Clients {
+    fn no_project(action: &str) -> CallError {
+        CallError::new(
+            Class::NotFound,
+            action,
+            "NoProject",
+            "RELEASE_CHECK_PROJECT is not configured",
+        )
+    }
+
+    async fn builds(&self, ids: Vec<String>) -> Result<Vec<cb::Build>, CallError> {
+        let sent = self.codebuild.batch_get_builds().set_ids(Some(ids)).send().await;
+        let out = sent.map_err(|e| call_error("codebuild:BatchGetBuilds", &e))?;
+        Ok(out.builds.unwrap_or_default())
+    }
+
+    async fn build(&self, id: &str) -> BuildRead {
+        match self.builds(vec![id.to_owned()]).await {
+            Ok(list) => match list.first() {
+                Some(b) => BuildRead::Seen(Box::new(build_of(b))),
+                None => BuildRead::NotFound,
+            },
+            Err(e) => BuildRead::Failed(e),
+        }
+    }
+
+    async fn find_build(&self, release: &str, attempt: u64) -> BuildRead {
+        let action = "codebuild:ListBuildsForProject";
+        let Some(project) = &self.project else {
+            return BuildRead::Failed(Self::no_project(action));
+        };
+        let listed = self
+            .codebuild
+            .list_builds_for_project()
+            .project_name(project)
+            .sort_order(cb::SortOrderType::Descending)
+            .send()
+            .await;
+        let mut ids = match listed {
+            Ok(out) => out.ids.unwrap_or_default(),
+            Err(e) => return BuildRead::Failed(call_error(action, &e)),
+        };
+        ids.truncate(FIND_MAX);
+        if ids.is_empty() {
+            return BuildRead::NotFound;
+        }
+        let attempt = attempt.to_string();
+        let of = |b: &cb::Build, name: &str| {
+            let vars = b
+                .environment()
+                .map(|e| e.environment_variables())
+                .unwrap_or_default();
+            vars.iter()
+                .find(|v| v.name() == name)
+                .map(|v| v.value().to_owned())
+        };
+        match self.builds(ids).await {
+            Ok(list) => {
+                let ours = list.iter().find(|b| {
+                    of(b, "HEADGATE_RELEASE").as_deref() == Some(release)
+                        && of(b, "HEADGATE_ATTEMPT").as_deref() == Some(&attempt)
+                });
+                ours.map_or(BuildRead::NotFound, |b| BuildRead::Seen(Box::new(build_of(b))))
+            }
+            Err(e) => BuildRead::Failed(e),
+        }
+    }
+
+    async fn models(&self) -> Result<Vec<String>, CallError> {
+        let Some(name) = &self.models else {
+            return Ok(Vec::new());
+        };
+        let out = self
+            .ssm
+            .get_parameter()
+            .name(name)
+            .send()
+            .await
+            .map_err(|e| call_error("ssm:GetParameter", &e))?;
+        let value = out.parameter().and_then(|p| p.value()).unwrap_or_default();
+        Ok(value
+            .split(',')
+            .map(str::trim)
+            .filter(|m| !m.is_empty())
+            .map(str::to_owned)
+            .collect())
+    }
+
+    async fn has_project(&self) -> Result<bool, CallError> {
+        let Some(project) = &self.project else {
+            return Ok(false);
+        };
+        let out = self
+            .codebuild
+            .batch_get_projects()
+            .names(project)
+            .send()
+            .await
+            .map_err(|e| call_error("codebuild:BatchGetProjects", &e))?;
+        Ok(!out.projects().is_empty())
+    }
+
+    async fn start_build(&self, b: &StartBuild) -> Result<Fact, CallError> {
+        let action = "codebuild:StartBuild";
+        let Some(project) = &self.project else {
+            return Err(Self::no_project(action));
+        };
+        let variables = [
+            ("HEADGATE_RELEASE", b.release.clone()),
+            ("HEADGATE_ATTEMPT", b.attempt.to_string()),
+            ("HEADGATE_TEMPLATE_URL", b.template_url.clone()),
+            ("HEADGATE_TEMPLATE_SHA256", b.template_sha256.clone()),
+        ];
+        let mut call = self
+            .codebuild
+            .start_build()
+            .project_name(project)
+            .idempotency_token(&b.token)
+            .timeout_in_minutes_override(BUILD_MINUTES)
+            .queued_timeout_in_minutes_override(BUILD_MINUTES);
+        for (name, value) in variables {
+            let v = cb::EnvironmentVariable::builder().name(name).value(value);
+            let v = v.r#type(cb::EnvironmentVariableType::Plaintext).build();
+            let v = v.map_err(|e| CallError::new(Class::Refused, action, "Malformed", &e.to_string()))?;
+            call = call.environment_variables_override(v);
+        }
+        let out = call.send().await.map_err(|e| call_error(action, &e))?;
+        match out.build_value().and_then(|b| b.id()) {
+            Some(id) => Ok(Fact::Started(id.to_owned())),
+            None => Err(CallError::new(
+                Class::Unavailable,
+                action,
+                "Malformed",
+                "the answer names no build",
+            )),
+        }
+    }
+
+    async fn stop_build(&self, id: &str) -> Result<Fact, CallError> {
+        let sent = self.codebuild.stop_build().id(id).send().await;
+        sent.map(|_| Fact::Done)
+            .map_err(|e| call_error("codebuild:StopBuild", &e))
+    }
+}
+
+fn build_of(b: &cb::Build) -> Build {
+    let mut failed = b
+        .phases()
+        .iter()
+        .filter_map(|p| p.contexts().iter().find_map(|c| c.message()));
+    Build {
+        id: text(b.id()),
+        status: b
+            .build_status()
+            .map(|s| s.as_str().to_owned())
+            .unwrap_or_default(),
+        phase: text(b.current_phase()),
+        complete: b.build_complete(),
+        message: failed.rfind(|m| !m.is_empty()).map(str::to_owned),
     }
 }
 

@@ -248,23 +248,7 @@ impl Assessment {
     }
 }
 
-/// The flag of a read that failed: a missing permission is named, anything else is a stale read.
-pub fn read_flag(e: &CallError) -> Flag {
-    if e.class == Failure::Denied {
-        let mut f = Flag::new(
-            "needs_permission",
-            format!("Headgate may not call {}; grant it to see more.", e.action),
-        );
-        f.action = Some(e.action.clone());
-        return f;
-    }
-    let mut f = Flag::new(
-        "stale_read",
-        format!("{} answered {}; this is what was last known.", e.action, e.code),
-    );
-    f.action = Some(e.action.clone());
-    f
-}
+pub use crate::status::read_flag;
 
 fn unrecognised(raw: &str) -> Flag {
     let text = "CloudFormation uses a word that this version does not know; nothing is decided on it.";
@@ -1165,7 +1149,7 @@ pub fn class_of(o: &Observed, id: &str) -> Option<Class> {
 }
 
 /// Does the row's set run, or has it run, as far as anybody says?
-fn has_run(row: &Update, o: &Observed) -> bool {
+pub fn has_run(row: &Update, o: &Observed) -> bool {
     if class_of(o, &row.id).is_some_and(|c| c.has_run()) {
         return true;
     }

@@ -48,6 +48,23 @@ pub struct Cloud {
     pub templates: BTreeMap<String, TemplateSummary>,
     /// Findings by change-set ARN.
     pub findings: BTreeMap<String, Vec<Finding>>,
+    /// Every build ever started.
+    pub builds: Vec<FakeBuild>,
+    /// Models this install has configured.
+    pub models: Vec<String>,
+}
+
+/// A build of the release check and what it was started for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FakeBuild {
+    /// As described.
+    pub build: Build,
+    /// Release.
+    pub release: String,
+    /// Attempt.
+    pub attempt: u64,
+    /// idempotencyToken.
+    pub token: String,
 }
 
 impl Default for Cloud {
@@ -80,6 +97,8 @@ impl Cloud {
             releases: release_list(&[("2.3.0", None), ("2.3.5", None), ("2.4.0", None), ("2.5.0", None)]),
             templates: BTreeMap::new(),
             findings: BTreeMap::new(),
+            builds: Vec::new(),
+            models: Vec::new(),
         }
     }
 
@@ -332,6 +351,22 @@ impl Cloud {
             Look::Findings(arn) => Seen::Findings(Ok(self.findings.get(arn).cloned().unwrap_or_default())),
             Look::Releases => Seen::Releases(Ok(self.releases.clone())),
             Look::Template(url) => Seen::Template(Ok(self.templates.get(url).cloned().unwrap_or_default())),
+            Look::Build(id) => Seen::Build(match self.builds.iter().find(|b| b.build.id == *id) {
+                Some(b) => BuildRead::Seen(Box::new(b.build.clone())),
+                None => BuildRead::NotFound,
+            }),
+            Look::FindBuild { release, attempt } => {
+                let found = self
+                    .builds
+                    .iter()
+                    .find(|b| b.release == *release && b.attempt == *attempt);
+                Seen::Build(match found {
+                    Some(b) => BuildRead::Seen(Box::new(b.build.clone())),
+                    None => BuildRead::NotFound,
+                })
+            }
+            Look::Models => Seen::Models(Ok(self.models.clone())),
+            Look::Project => Seen::Project(Ok(true)),
         }
     }
 
@@ -381,6 +416,43 @@ impl Cloud {
                     None => Ok(Fact::Done),
                 }
             }
+            Act::StartBuild(b) => {
+                // The same token gives the same build (spec/updates.md 3.4).
+                if let Some(old) = self.builds.iter().find(|o| o.token == b.token) {
+                    return Ok(Fact::Started(old.build.id.clone()));
+                }
+                let id = format!("release-check:{}-{}", b.release, b.attempt);
+                self.builds.push(FakeBuild {
+                    build: Build {
+                        id: id.clone(),
+                        status: "IN_PROGRESS".into(),
+                        phase: "QUEUED".into(),
+                        ..Build::default()
+                    },
+                    release: b.release.clone(),
+                    attempt: b.attempt,
+                    token: b.token.clone(),
+                });
+                Ok(Fact::Started(id))
+            }
+            Act::StopBuild(id) => {
+                self.end_build(id, "STOPPED", None);
+                Ok(Fact::Done)
+            }
+        }
+    }
+
+    /// A build ends with a status, and maybe a text.
+    pub fn end_build(&mut self, id: &str, status: &str, message: Option<&str>) {
+        if let Some(b) = self
+            .builds
+            .iter_mut()
+            .find(|b| b.build.id == id && !b.build.complete)
+        {
+            b.build.status = status.into();
+            b.build.phase = "COMPLETED".into();
+            b.build.complete = true;
+            b.build.message = message.map(Into::into);
         }
     }
 
@@ -506,6 +578,9 @@ impl FakeWorld {
             ("rev".into(), Attr::n(1)),
             ("schema".into(), Attr::n(1)),
         ]);
+        if state == "pending" {
+            item.insert("started_at".into(), Attr::s(self.now.get().to_string()));
+        }
         if let Some(r) = reason {
             item.insert(
                 "reason".into(),
@@ -578,6 +653,10 @@ pub fn look_line(look: &Look) -> String {
         Look::Findings(a) => format!("look findings {a}"),
         Look::Releases => "look releases".into(),
         Look::Template(u) => format!("look template {u}"),
+        Look::Build(id) => format!("look build {id}"),
+        Look::FindBuild { release, attempt } => format!("look find-build {release} {attempt}"),
+        Look::Models => "look models".into(),
+        Look::Project => "look project".into(),
     }
 }
 
@@ -588,6 +667,8 @@ pub fn act_line(act: &Act) -> String {
         Act::Execute { arn, token } => format!("act execute {arn} token={token}"),
         Act::Delete { arn } => format!("act delete {arn}"),
         Act::DeleteByName { name, .. } => format!("act delete-by-name {name}"),
+        Act::StartBuild(b) => format!("act start-build {} attempt={}", b.release, b.attempt),
+        Act::StopBuild(id) => format!("act stop-build {id}"),
     }
 }
 

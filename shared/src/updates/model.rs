@@ -552,6 +552,19 @@ pub enum Look {
     Releases,
     /// What a template declares.
     Template(String),
+    /// A build of the release check, by id.
+    Build(String),
+    /// The build of this attempt, when its id was lost (ListBuildsForProject).
+    FindBuild {
+        /// Release.
+        release: String,
+        /// Attempt.
+        attempt: u64,
+    },
+    /// The models this install has configured.
+    Models,
+    /// The CodeBuild project of the release check.
+    Project,
 }
 
 /// The answer to a [`Look`].
@@ -569,6 +582,38 @@ pub enum Seen {
     Releases(Result<Vec<u8>, CallError>),
     /// To `Template`.
     Template(Result<TemplateSummary, CallError>),
+    /// To `Build` and `FindBuild`.
+    Build(BuildRead),
+    /// To `Models`; empty when none are configured.
+    Models(Result<Vec<String>, CallError>),
+    /// To `Project`: is it there?
+    Project(Result<bool, CallError>),
+}
+
+/// A build as CodeBuild describes it. Words are kept raw.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Build {
+    /// `project:uuid`.
+    pub id: String,
+    /// Raw `buildStatus`.
+    pub status: String,
+    /// Raw `currentPhase`.
+    pub phase: String,
+    /// `buildComplete`.
+    pub complete: bool,
+    /// Text of the phase that failed.
+    pub message: Option<String>,
+}
+
+/// What a read of a build brought.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum BuildRead {
+    /// It is there.
+    Seen(Box<Build>),
+    /// CodeBuild does not know it.
+    NotFound,
+    /// It could not be read.
+    Failed(CallError),
 }
 
 /// A request to change something in CloudFormation. Carries all that is needed.
@@ -595,6 +640,25 @@ pub enum Act {
         /// Change-set name.
         name: String,
     },
+    /// StartBuild of the release check.
+    StartBuild(Box<StartBuild>),
+    /// StopBuild.
+    StopBuild(String),
+}
+
+/// What StartBuild is sent (spec/updates.md 2.4).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct StartBuild {
+    /// Release to check.
+    pub release: String,
+    /// Attempt; the report carries it back.
+    pub attempt: u64,
+    /// Template to check.
+    pub template_url: String,
+    /// Its digest in the release list.
+    pub template_sha256: String,
+    /// idempotencyToken: release and attempt.
+    pub token: String,
 }
 
 /// What CreateChangeSet is sent (spec/updates.md 4.2).
@@ -625,6 +689,8 @@ pub enum Fact {
     Made(String),
     /// A set of that name exists already (AlreadyExistsException).
     Exists(String),
+    /// StartBuild answered with this build id.
+    Started(String),
     /// Done, or already so.
     Done,
 }

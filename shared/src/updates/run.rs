@@ -9,6 +9,7 @@ use super::model::*;
 use super::{store, tables};
 use crate::error::{CallError, Class};
 use crate::release::{self, Listed, Obstacle, ReleaseList};
+use crate::release_check;
 use crate::status::{Blocker, Flag, NeedsAdmin};
 use crate::store::{Attr, Item, Key, Page, Query, Versioned, Write, WriteError};
 use crate::time::Timestamp;
@@ -206,6 +207,19 @@ pub async fn reconcile<W: World>(w: &W, call: &Call<'_>, purpose: Purpose) -> Re
     resume(w, call, purpose, snapshot, Observed::default(), 0).await
 }
 
+/// A reconcile for a call that wants to act: a write lost to somebody else starts it anew, because acting needs
+/// a state that is known to be whole. Bounded; then the caller is told who is there.
+async fn settled<W: World>(w: &W, call: &Call<'_>) -> Result<Reconciled, CallError> {
+    let mut r = reconcile(w, call, Purpose { full: true }).await?;
+    for _ in 0..2 {
+        if !r.lost {
+            break;
+        }
+        r = reconcile(w, call, Purpose { full: true }).await?;
+    }
+    Ok(r)
+}
+
 async fn resume<W: World>(
     w: &W,
     call: &Call<'_>,
@@ -325,7 +339,7 @@ pub struct Begun {
 /// A refusal that names why, or AWS in trouble. Nothing is left half-written: an intent without a change set
 /// is settled by the next reconcile.
 pub async fn begin<W: World>(w: &W, call: &Call<'_>, release: &str) -> Result<Begun, Refused> {
-    let r = reconcile(w, call, Purpose { full: true }).await?;
+    let r = settled(w, call).await?;
     let list = match &r.observed.releases {
         Some(Ok(list)) => list,
         Some(Err(e)) if e.passing() => {
@@ -848,22 +862,34 @@ pub fn release_blocker(list: &ReleaseList, current: &str, target: &Listed) -> Op
 
 /// The blocker of a release list that can not be read.
 pub fn releases_blocker(o: &Observed) -> Blocker {
-    let (text, needs_admin) = match &o.releases {
-        Some(Err(e)) if e.class == Class::Denied => (
+    match &o.releases {
+        Some(Err(e)) => releases_unreadable(e),
+        _ => releases_unreadable(&CallError::new(
+            Class::Unavailable,
+            "s3:GetObject",
+            "NotRead",
+            "it was not read",
+        )),
+    }
+}
+
+/// The same, from the failed read.
+pub fn releases_unreadable(e: &CallError) -> Blocker {
+    let (text, needs_admin) = if e.class == Class::Denied {
+        (
             "Headgate may not read the release list.".to_owned(),
             Some(decide::permission(e)),
-        ),
-        Some(Err(e)) if e.code == "MalformedList" => {
-            (format!("The release list can not be used: {}.", e.message), None)
-        }
-        Some(Err(e)) => (
+        )
+    } else if e.code == "MalformedList" {
+        (format!("The release list can not be used: {}.", e.message), None)
+    } else {
+        (
             format!(
                 "The release list can not be read ({} answered {}).",
                 e.action, e.code
             ),
             None,
-        ),
-        _ => ("The release list was not read.".to_owned(), None),
+        )
     };
     Blocker {
         code: "releases_unreadable".into(),
@@ -949,13 +975,13 @@ pub fn stack_blocker(o: &Observed, running: bool) -> Option<Blocker> {
 /// # Errors
 /// A refusal that names why, or AWS in trouble.
 pub async fn apply<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Reconciled, Refused> {
-    let mut r = reconcile(w, call, Purpose { full: true }).await?;
+    let mut r = settled(w, call).await?;
     let row = own_row(w, call, id, &mut r).await?;
     if let Some(refusal) = apply_refusal(&r, &row) {
         return Err(refusal);
     }
     let item = w.get(&store::check_key(call.pk, &row.to_release)).await?;
-    let check = match check_verdict(item.as_ref(), &row) {
+    let check = match check_verdict(item.as_ref(), &row, call.now) {
         Check::Passed(record) => record,
         other => return Err(check_refusal(&other, &row)),
     };
@@ -979,12 +1005,18 @@ pub async fn apply<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Reconci
         Err(WriteError::Conflict(_)) => {
             r.snapshot = load(w, call.pk).await?;
             let now_there = r.snapshot.find(id).map(|v| v.row.clone()).unwrap_or(row);
-            return Err(apply_refusal(&r, &now_there).unwrap_or_else(|| {
-                conflict(
+            if let Some(refusal) = apply_refusal(&r, &now_there) {
+                return Err(refusal);
+            }
+            // The row is as it was, so it was the check that changed.
+            let item = w.get(&store::check_key(call.pk, &now_there.to_release)).await?;
+            return Err(match check_verdict(item.as_ref(), &now_there, call.now) {
+                Check::Passed(_) => conflict(
                     "not_pending",
                     "The update or its check changed at this moment; look again and repeat the OK.",
-                )
-            }));
+                ),
+                other => check_refusal(&other, &now_there),
+            });
         }
         Err(WriteError::Call(error)) => {
             return Err(Refused::Aws {
@@ -1157,37 +1189,39 @@ fn apply_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
     })
 }
 
-/// The verdict on a release check from its stored record. A pass counts only for the digest that was prepared.
-pub fn check_verdict(item: Option<&Item>, row: &Update) -> Check {
+/// The verdict on a release check from its stored record. A pass counts only for the digest that was prepared,
+/// and a pending check that is older than its bound is stalled, whether or not somebody has looked at it since.
+pub fn check_verdict(item: Option<&Item>, row: &Update, now: Timestamp) -> Check {
     let Some(item) = item else {
         return Check::NotStarted;
     };
-    let record: serde_json::Map<String, Value> = item
-        .iter()
-        .filter(|(k, _)| {
-            !matches!(
-                k.as_str(),
-                "pk" | "sk" | "rev" | "schema" | "ttl" | "last_write_id"
-            )
-        })
-        .map(|(k, v)| (k.clone(), v.to_json()))
-        .collect();
-    let reason = record
-        .get("reason")
-        .and_then(|r| r.get("text"))
-        .and_then(Value::as_str)
-        .map(str::to_owned);
-    match item.get("state").and_then(Attr::as_str) {
-        Some("passed") => {
-            let digest = record.get("template_sha256").and_then(Value::as_str);
-            if digest.is_some() && row.template_sha256.is_some() && digest != row.template_sha256.as_deref() {
+    let check = match Versioned::<release_check::model::Check>::read(item.clone()) {
+        Ok(v) => v.row,
+        Err(_) => return Check::Stalled(Some("its record can not be read".into())),
+    };
+    let judged = release_check::decide::judge(&release_check::decide::Context {
+        check: Some(&check),
+        report: None,
+        build: None,
+        listed: None,
+        models: None,
+        now,
+    });
+    let known = judged.next.as_ref().unwrap_or(&check);
+    let reason = known.reason.as_ref().map(|r| r.text.clone());
+    match judged.state {
+        "passed" => {
+            let (passed, wanted) = (check.template_sha256.as_deref(), row.template_sha256.as_deref());
+            if passed.is_none() || passed != wanted {
                 return Check::Failed(Some("the check that passed was of another template".into()));
             }
-            Check::Passed(record)
+            let internal = ["pk", "sk", "rev", "schema", "ttl", "last_write_id"];
+            let record = item.iter().filter(|(k, _)| !internal.contains(&k.as_str()));
+            Check::Passed(record.map(|(k, v)| (k.clone(), v.to_json())).collect())
         }
-        Some("pending") => Check::Pending(reason),
-        Some("failed") => Check::Failed(reason),
-        Some("stalled") => Check::Stalled(reason),
+        "pending" => Check::Pending(check.step.map(|s| format!("it is in {s}"))),
+        "failed" => Check::Failed(reason),
+        "stalled" => Check::Stalled(reason),
         _ => Check::NotStarted,
     }
 }
@@ -1232,7 +1266,7 @@ fn check_refusal(check: &Check, row: &Update) -> Refused {
 /// # Errors
 /// 409 when it runs or is closed; 503 when CloudFormation could not be asked.
 pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Reconciled, Refused> {
-    let mut r = reconcile(w, call, Purpose { full: true }).await?;
+    let mut r = settled(w, call).await?;
     let row = own_row(w, call, id, &mut r).await?;
     if let Some(refusal) = discard_refusal(&r, &row) {
         return Err(refusal);
@@ -1243,26 +1277,41 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
             Ok(_) => {}
             Err(e) if e.class == Class::NotFound => {}
             Err(e) => {
-                // Refused or unknown: only a fresh read tells whether it started to run.
+                // Refused or unknown: only fresh reads tell whether it is gone, or started to run.
+                let snapshot = load(w, call.pk).await?;
+                let there = snapshot.find(id).map(|v| v.row.clone()).unwrap_or(row.clone());
+                let looks = [
+                    Look::SetByArn(arn),
+                    Look::Stack(decide::stack_ref(&snapshot, call.stack).to_owned()),
+                ];
                 let mut observed = Observed {
                     deletes: Default::default(),
                     ..r.observed.clone()
                 };
-                observed.sets.remove(id);
-                observed.stack = None;
-                let after = resume(w, call, Purpose { full: true }, r.snapshot, observed, r.wrote).await?;
-                let row = after.snapshot.find(id).map(|v| v.row.clone()).unwrap_or(row);
-                if let Some(refusal) = discard_refusal(&after, &row) {
-                    return Err(refusal);
+                let mut seen = w.look(&looks).await.into_iter();
+                if let (Some(Seen::Set(set)), Some(Seen::Stack(stack))) = (seen.next(), seen.next()) {
+                    observed.sets.insert(id.to_owned(), set);
+                    observed.stack = Some(stack);
                 }
-                if !e.passing() && decide::class_of(&after.observed, id) == Some(tables::Class::Making) {
-                    let text = "CloudFormation is still making the change set and does not delete it yet; try again soon.";
-                    return Err(conflict("update_preparing", text));
+                let gone = matches!(observed.sets.get(id), Some(SetRead::NotFound));
+                if gone && there.rev == row.rev && !decide::has_run(&row, &observed) {
+                    // The delete was done and its answer lost: go on as if it had been answered.
+                    r.snapshot = snapshot;
+                } else {
+                    let after = resume(w, call, Purpose { full: true }, snapshot, observed, r.wrote).await?;
+                    let there = after.snapshot.find(id).map(|v| v.row.clone()).unwrap_or(there);
+                    if let Some(refusal) = discard_refusal(&after, &there) {
+                        return Err(refusal);
+                    }
+                    if !e.passing() && decide::class_of(&after.observed, id) == Some(tables::Class::Making) {
+                        let text = "CloudFormation is still making the change set and does not delete it yet; try again soon.";
+                        return Err(conflict("update_preparing", text));
+                    }
+                    return Err(Refused::Aws {
+                        error: e,
+                        what: "the change set could not be deleted",
+                    });
                 }
-                return Err(Refused::Aws {
-                    error: e,
-                    what: "the change set could not be deleted",
-                });
             }
         }
     }

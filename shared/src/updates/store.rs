@@ -26,7 +26,12 @@ pub fn update_key(pk: &str, seq: u64) -> Key {
 
 /// Key of the model check of a release.
 pub fn check_key(pk: &str, release: &str) -> Key {
-    Key::new(pk, format!("CHECK#{release}"))
+    Key::new(pk, format!("CHECK#{}", crate::release::canonical(release)))
+}
+
+/// Key of what the release check reported of a release.
+pub fn report_key(pk: &str, release: &str) -> Key {
+    Key::new(pk, format!("RELEASE#{}", crate::release::canonical(release)))
 }
 
 /// The query that reads head and newest rows.
