@@ -8,7 +8,7 @@ from pathlib import Path
 from botocore.exceptions import ClientError
 
 from local import expand
-from local.ministack import Ministack
+from local.ministack import REGION, Ministack
 from local.prepare import ROOT, build
 from local.say import Stop, step
 
@@ -42,7 +42,7 @@ class Installation:
         """Builds the functions and installs everything; returns when the API can be called."""
         folder = build(sorted(set(expand.binaries().values())))
         with step(f"installing the demo product at {FIRST_RELEASE} and Headgate beside it"):
-            self.s3.create_bucket(Bucket=BUCKET)
+            self.s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
             urls = self._publish()
             self._create(INSTALL, TemplateURL=urls[FIRST_RELEASE])
             self.outputs = self._headgate(folder)

@@ -12,12 +12,11 @@ import socket
 import sys
 import time
 import urllib.error
-import urllib.request
 from pathlib import Path
 
 from local import guard
 from local.prepare import WORK
-from local.say import Stop, note, step
+from local.say import Stop, direct, note, step
 
 REGION = "eu-central-1"
 # The account of the local stack. ministack takes a 12-digit access key id as the account.
@@ -76,7 +75,7 @@ class Ministack:
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline and self._group.ended() is None:
             try:
-                with urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=2):
+                with direct.open(f"{self.url}/_ministack/health", timeout=2):
                     return self._group.ended() is None
             except (urllib.error.URLError, OSError):
                 time.sleep(0.03)

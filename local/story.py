@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from local.install import BUCKET, INSTALL, LIST_KEY, Installation
 from local.prepare import ROOT
-from local.say import Stop
+from local.say import Stop, direct
 
 # An answer that CloudFormation brings about must come within this time.
 PATIENCE_SECONDS = 30.0
@@ -55,7 +55,7 @@ class Story:
         headers = {"content-type": "application/json"} if data else {}
         request = urllib.request.Request(self._installation.api + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with direct.open(request, timeout=30) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             text = error.read()

@@ -11,6 +11,7 @@ import urllib.request
 from botocore.exceptions import ClientError
 
 from local.install import INSTALL, Installation
+from local.say import direct
 
 BROKEN_RELEASE = "2.5.0"
 BROKEN_REASON = "the application did not start: search index is missing"
@@ -36,7 +37,7 @@ def signal(installation: Installation, release: str) -> bool:
         "Data": release,
     }
     request = urllib.request.Request(address, json.dumps(body).encode(), {"content-type": ""}, method="PUT")
-    with urllib.request.urlopen(request, timeout=10):
+    with direct.open(request, timeout=10):
         return True
 
 
