@@ -467,7 +467,10 @@ fn intent(row: &Update, set: &SetRead, cx: &Context<'_>, mut shown: Shown) -> As
     }
     // A set that ran is not found by its name any more, but the stack names the set it works on, and the name
     // in that ARN carries our id (found by the explorer: a create whose answer was lost, run in the console).
-    if let Some(arn) = cx.stack.and_then(StackRead::seen).and_then(|s| s.change_set_id.as_ref())
+    if let Some(arn) = cx
+        .stack
+        .and_then(StackRead::seen)
+        .and_then(|s| s.change_set_id.as_ref())
         && arn.contains(&format!("changeSet/{}/", row.change_set_name))
     {
         let mut next = row.clone();

@@ -5,7 +5,11 @@ use super::{Turn, Updates, after, assert_seen, quiet};
 use crate::explore::{Bounds, Report, explore, walk};
 
 fn bounds(crashes: u8, faults: u8) -> Bounds {
-    Bounds { crashes, faults, ..Bounds::default() }
+    Bounds {
+        crashes,
+        faults,
+        ..Bounds::default()
+    }
 }
 
 fn show(r: &Report) {
