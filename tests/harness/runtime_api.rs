@@ -236,9 +236,10 @@ impl Function {
         self.shared.state.lock().unwrap().logs.clone()
     }
 
-    /// How many lines hold the text.
-    pub fn logged(&self, text: &str) -> usize {
-        self.logs().iter().filter(|line| line.contains(text)).count()
+    /// Everything the process wrote: ends it first, because a line may still be on its way after the answer.
+    pub fn last_words(&self) -> Vec<String> {
+        self.kill();
+        self.logs()
     }
 
     /// Peak resident set in kilobytes, from the kernel; `None` where there is no `/proc`.
