@@ -54,7 +54,7 @@ def _an_update_that_works(story: Story, installation: Installation) -> None:
     story.says("POST", f"{here}/apply", http=202, state="applying", model_check__state="passed")
     story.until("/version", status__state="applying", status__progress__step="updating",
                 status__progress__done=lambda n: n >= 3, current__stack_status="UPDATE_IN_PROGRESS")
-    story.says("POST", "/updates", {"release": "2.5.1"}, http=409, code="update_applying")
+    story.says("POST", "/updates", {"release": "2.4.0"}, http=409, code="update_applying")
     _signalled(installation, "2.4.0")
     story.until("/version", status__state="updated", current__release="2.4.0")
 
@@ -87,7 +87,8 @@ def _an_update_run_in_the_console(story: Story, installation: Installation) -> N
 def _an_older_one_makes_room(story: Story) -> None:
     print("\n# 2.6.0 is prepared and waits; then 2.6.1 comes out.")
     older = story.says("POST", "/updates", {"release": "2.6.0"}, http=201, state="preparing")
-    story.until("/version", status__state="prepared", update__id=older["id"])
+    story.until("/version", status__state="prepared", update__id=older["id"],
+                update__summary=lambda s: [r["logical_id"] for r in s["data_loss"]] == ["Search"])
     newer = story.says("POST", "/updates", {"release": "2.6.1"}, http=201)
     story.until("/version", status__state="prepared", update__id=newer["id"])
     story.says("GET", f"/updates/{older['id']}", http=200, state="superseded", superseded_by=newer["id"])
