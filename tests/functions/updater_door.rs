@@ -255,6 +255,14 @@ fn a_bad_body_is_refused_with_every_fault_and_nothing_is_written() {
     assert_eq!(reply.header("content-type"), "application/problem+json");
     let big_base64 = "QUFB".repeat(700_000);
     assert_eq!(call(&updater, &post().body(&big_base64).base64()).status, 413);
+    // The limit holds on routes that need no body, too.
+    for path in ["apply", "discard"] {
+        let reply = call(
+            &updater,
+            &HttpCall::post(&format!("/updates/{SOME_ID}/{path}")).body(&big),
+        );
+        assert_eq!(reply.status, 413, "{path}: {}", reply.text("/code"));
+    }
     // Not base64 although it says so.
     assert_eq!(call(&updater, &post().body("###").base64()).status, 400);
     let writes = install.aws.since(mark).0.iter().any(|record| {

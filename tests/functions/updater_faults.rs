@@ -318,12 +318,47 @@ fn a_read_that_never_answers_is_given_up() {
     let updater = install.updater();
     let id = install.prepare(&updater, "2.4.0");
     install.aws.always(CFN, "DescribeChangeSet", Answer::NeverAnswers);
+    install.aws.always(CFN, "DescribeStacks", Answer::NeverAnswers);
+    install.aws.always("s3", "GetObject", Answer::NeverAnswers);
     let seen = version(&updater);
     assert_eq!(
         (seen.text("/update/id"), seen.text("/status/state")),
         (id.as_str(), "prepared")
     );
     assert!(flags(&seen).contains(&"stale_read"), "{seen:?}");
+}
+
+#[test]
+fn a_release_list_that_may_not_be_read_names_the_permission() {
+    let install = Install::new();
+    let updater = install.updater();
+    install.aws.always("s3", "GetObject", Answer::AccessDenied);
+    let seen = version(&updater);
+    assert_eq!(seen.text("/blockers/0/code"), "releases_unreadable", "{seen:?}");
+    assert!(
+        seen.at("/blockers").to_string().contains("s3:GetObject"),
+        "{seen:?}"
+    );
+    assert_eq!(seen.text("/current/release"), "2.3.0", "the rest is shown");
+    install.aws.always("s3", "GetObject", Answer::Throttled);
+    assert_eq!(version(&updater).text("/blockers/0/code"), "releases_unreadable");
+    begin(&updater, "2.4.0").expect_problem(503, "aws_unavailable");
+    assert_eq!(install.rows().len(), 0);
+}
+
+#[test]
+fn events_that_may_not_be_read_do_not_hide_the_state() {
+    let install = Install::new();
+    let updater = install.updater();
+    install.run(&updater, "2.4.0");
+    install
+        .aws
+        .always(CFN, "DescribeStackEvents", Answer::AccessDenied);
+    let seen = version(&updater);
+    assert_eq!(seen.text("/status/state"), "applying");
+    assert!(flags(&seen).contains(&"needs_permission"), "{seen:?}");
+    install.cfn.complete_run("install");
+    assert_eq!(version(&updater).text("/status/state"), "updated");
 }
 
 #[test]
@@ -475,6 +510,21 @@ fn a_table_that_can_not_be_reached_refuses_writes_and_loses_nothing() {
         "nothing was done that could not be recorded"
     );
     apply(&updater, &id).expect(202);
+}
+
+#[test]
+fn a_table_that_is_not_there_is_said_and_not_guessed_around() {
+    let install = Install::new();
+    let updater = install.updater();
+    install.table.delete();
+    for reply in [
+        get(&updater, "/version"),
+        get(&updater, "/updates"),
+        begin(&updater, "2.4.0"),
+    ] {
+        reply.expect_problem(503, "aws_unavailable");
+    }
+    assert_eq!(install.cloudformation_writes(), (0, 0, 0));
 }
 
 // --- every point of the course
