@@ -98,7 +98,8 @@ def _an_update_run_in_the_console(story: Story, installation: Installation) -> N
 def _an_older_one_makes_room(story: Story) -> None:
     print("\n# 2.6.0 is prepared and waits; then 2.6.1 comes out.")
     older = story.says("POST", "/updates", {"release": "2.6.0"}, http=201, state="preparing")
-    story.until("/version", status__state="prepared", update__id=older["id"])
+    story.until("/version", status__state="prepared", update__id=older["id"],
+                update__summary=lambda s: s["data_loss"] == ["Search"])
     newer = story.says("POST", "/updates", {"release": "2.6.1"}, http=201)
     story.until("/version", status__state="prepared", update__id=newer["id"])
     story.says("GET", f"/updates/{older['id']}", http=200, state="superseded", superseded_by=newer["id"])
