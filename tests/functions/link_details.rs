@@ -125,7 +125,7 @@ fn the_name_is_readable_while_pending_and_an_edit_in_between_is_not_stamped() {
     let f = plane.function();
     let config = r#"{"region":"us-east-1","az_ids":["use1-az1"],"service_name":"svc-a"}"#;
     assert_eq!(put(&f, config).expect(201).text("/phase"), "waiting");
-    f.invoke(&event!("link-details", "up1-published.json")).answer();
+    f.invoke(&event!("link-details", "up1-published")).answer();
     let ready = get(&f, LINK);
     assert_eq!(
         (ready.text("/phase"), ready.text("/status")),
@@ -143,7 +143,7 @@ fn the_name_is_readable_while_pending_and_an_edit_in_between_is_not_stamped() {
     // Edited while the converge runs: what that converge says later is about another configuration.
     let edited = config.replace("use1-az1", "use1-az2");
     assert_eq!(put(&f, &edited).expect(200).at("/generation"), &json!(2));
-    let settled = f.invoke(&event!("link-details", "ansible-settled.json"));
+    let settled = f.invoke(&event!("link-details", "ansible-settled"));
     assert_eq!(
         settled.answer()["outcomes"]["0000000000000b01"],
         "StaleGeneration"
@@ -151,7 +151,7 @@ fn the_name_is_readable_while_pending_and_an_edit_in_between_is_not_stamped() {
     assert_eq!(get(&f, LINK).text("/phase"), "waiting");
     // Set back by a third edit, the next converge (its event pins generation 3) settles it.
     assert_eq!(put(&f, config).expect(200).at("/generation"), &json!(3));
-    let mut next = event!("link-details", "ansible-settled.json");
+    let mut next = event!("link-details", "ansible-settled");
     next["detail"]["pinned_links"][0]["generation"] = json!(3);
     next["detail"]["outputs"]["link_results"][0]["generation"] = json!(3);
     assert_eq!(
