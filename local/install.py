@@ -3,6 +3,8 @@
 import hashlib
 import json
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from botocore.exceptions import ClientError
@@ -10,7 +12,7 @@ from botocore.exceptions import ClientError
 from local import expand
 from local.ministack import REGION, Ministack
 from local.prepare import ROOT, build
-from local.say import Stop, step
+from local.say import Stop, direct, step
 
 RELEASES = ROOT / "local" / "releases"
 # The product that Headgate looks after, and Headgate itself: two stacks.
@@ -37,6 +39,21 @@ class Installation:
     def api(self) -> str:
         """Base URL of the HTTP API. By path: `<id>.execute-api.localhost` is not resolved everywhere."""
         return f"{self.aws.url}/_aws/execute-api/{self.outputs['ApiId']}"
+
+    def call(self, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
+        """One HTTP call of the API; gives status and body."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"} if data else {}
+        request = urllib.request.Request(self.api + path, data, headers, method=method)
+        try:
+            with direct.open(request, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            text = error.read()
+            try:
+                return error.code, json.loads(text)
+            except ValueError:
+                raise Stop(f"{method} {path} answered {error.code} and no JSON: {text[:300]!r}") from error
 
     def set_up(self) -> None:
         """Builds the functions and installs everything; returns when the API can be called."""

@@ -2,45 +2,13 @@
 
 import json
 import time
-import urllib.error
-import urllib.request
-from datetime import datetime, timezone
 
-from local.install import BUCKET, INSTALL, LIST_KEY, Installation
+from local.install import Installation
 from local.prepare import ROOT
-from local.say import Stop, direct
+from local.say import Stop
 
 # An answer that CloudFormation brings about must come within this time.
 PATIENCE_SECONDS = 30.0
-
-
-def pass_model_check(installation: Installation, release: str) -> None:
-    """Stores that the release passed its check (`CHECK#<release>`, spec/updates.md 1.2).
-
-    Written by hand: no CodeBuild runs locally, so that nothing could report one.
-    """
-    listed = json.loads(installation.s3.get_object(Bucket=BUCKET, Key=LIST_KEY)["Body"].read())
-    digest = next(r["template_sha256"] for r in listed["releases"] if r["release"] == release)
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    installation.aws.client("dynamodb").put_item(
-        TableName=installation.outputs["TableName"],
-        Item={
-            "pk": {"S": f"INSTALL#{INSTALL}"},
-            "sk": {"S": f"CHECK#{release}"},
-            "schema": {"N": "1"},
-            "rev": {"N": "1"},
-            "release": {"S": release},
-            "state": {"S": "passed"},
-            "attempt": {"N": "1"},
-            "build_id": {"S": f"local:{release}"},
-            "build_status": {"S": "SUCCEEDED"},
-            "started_at": {"S": now},
-            "checked_at": {"S": now},
-            "template_sha256": {"S": digest},
-            "models": {"L": []},
-        },
-        ConditionExpression="attribute_not_exists(pk)",
-    )
 
 
 class Story:
@@ -49,24 +17,9 @@ class Story:
     def __init__(self, installation: Installation):
         self._installation = installation
 
-    def call(self, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
-        """One HTTP call; gives status and body."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json"} if data else {}
-        request = urllib.request.Request(self._installation.api + path, data, headers, method=method)
-        try:
-            with direct.open(request, timeout=30) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            text = error.read()
-            try:
-                return error.code, json.loads(text)
-            except ValueError:
-                raise Stop(f"{method} {path} answered {error.code} and no JSON: {text[:300]!r}") from error
-
     def says(self, method: str, path: str, body: dict | None = None, *, http: int, **wanted) -> dict:
         """Calls once, prints the answer, checks it (see `check`)."""
-        code, answer = self.call(method, path, body)
+        code, answer = self._installation.call(method, path, body)
         show(method, path, code, answer)
         check(f"{method} {path}", code, answer, http, wanted)
         return answer
@@ -75,7 +28,7 @@ class Story:
         """Reads again until the answer is as wanted, prints that one. Other answers on the way are not shown."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            code, answer = self.call("GET", path)
+            code, answer = self._installation.call("GET", path)
             if code == 200 and not differences(answer, wanted):
                 show("GET", path, code, answer)
                 return answer
