@@ -3,6 +3,7 @@
 import time
 
 from local import vendor
+from local.codebuild import CodeBuild
 from local.install import FIRST_RELEASE, INSTALL, Installation
 from local.ministack import Ministack
 from local.say import Stop, note, step
@@ -15,8 +16,8 @@ def main(port: int) -> int:
     """Starts everything, tells the story, stops everything. 0 only if every answer was as expected."""
     with step("starting the local AWS"):
         aws = Ministack(port)
-    with aws:
-        installation = Installation(aws)
+    with aws, CodeBuild(aws) as codebuild:
+        installation = Installation(aws, codebuild)
         installation.set_up()
         tell(installation)
     note("every answer was as expected.")
@@ -43,13 +44,18 @@ def _quiet(story: Story) -> None:
 
 def _an_update_that_works(story: Story, installation: Installation) -> None:
     print("\n# 2.4.0: begin, read the plan, give the OK.")
+    # Begin also starts the release check; this one is held back, to be seen running.
+    installation.codebuild.hold("2.4.0")
     begun = story.says("POST", "/updates", {"release": "2.4.0"}, http=201, state="preparing",
                        status__state="preparing", from_release=FIRST_RELEASE, to_release="2.4.0")
     here = f"/updates/{begun['id']}"
     story.until("/version", status__state="prepared", update__id=begun["id"],
                 update__summary=lambda s: s["add"] == 3 and s["modify"] == 2 and s["remove"] == 0)
+    story.says("GET", "/model-check?release=2.4.0", http=200, state="pending", status__progress__step="BUILD")
     story.says("POST", f"{here}/apply", http=409, code="model_check_pending")
-    _checked(story, installation, "2.4.0")
+    installation.codebuild.let_go("2.4.0")
+    story.until("/model-check?release=2.4.0", state="passed")
+    story.says("GET", "/preflight?release=2.4.0", http=200, ready=True, blockers=[])
     story.says("POST", f"{here}/apply", http=202, state="applying", model_check__state="passed")
     story.until("/version", status__state="applying", status__progress__step="updating",
                 status__progress__done=lambda n: n >= 3, current__stack_status="UPDATE_IN_PROGRESS")
@@ -60,9 +66,15 @@ def _an_update_that_works(story: Story, installation: Installation) -> None:
 
 def _an_update_that_rolls_back(story: Story, installation: Installation) -> None:
     print("\n# 2.5.0: its application does not start, and CloudFormation rolls back.")
+    # The host of its release check is lost: the check is stalled with its reason, and holds the update.
+    installation.codebuild.hold("2.5.0")
     begun = story.says("POST", "/updates", {"release": "2.5.0"}, http=201, state="preparing")
-    _checked(story, installation, "2.5.0")
     story.until("/version", status__state="prepared", update__id=begun["id"])
+    installation.codebuild.kill("2.5.0")
+    story.until("/model-check?release=2.5.0", state="stalled", status__reason__code="build_ended")
+    story.says("POST", f"/updates/{begun['id']}/apply", http=409, code="model_check_stalled")
+    story.says("POST", "/model-check", {"release": "2.5.0"}, http=202, state="pending", attempt=2)
+    story.until("/model-check?release=2.5.0", state="passed")
     story.says("POST", f"/updates/{begun['id']}/apply", http=202, state="applying")
     story.until("/version", status__state="applying", status__progress__step="updating")
     _signalled(installation, "2.5.0")
@@ -107,9 +119,3 @@ def _signalled(installation: Installation, release: str) -> None:
             raise Stop(f"CloudFormation never waited for the application of {release}")
         time.sleep(0.05)
     line("(...)", INSTALL, f"the application of {release} says how it is")
-
-
-def _checked(story: Story, installation: Installation, release: str) -> None:
-    line("(...)", "CodeBuild", f"the release check of {release} reports that it passed")
-    vendor.report_check(installation, release)
-    story.until(f"/model-check?release={release}", state="passed")

@@ -3,16 +3,15 @@
 import hashlib
 import json
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from botocore.exceptions import ClientError
 
 from local import expand
+from local.codebuild import CodeBuild
 from local.ministack import REGION, Ministack
 from local.prepare import ROOT, build
-from local.say import Stop, direct, step
+from local.say import Stop, step
 
 RELEASES = ROOT / "local" / "releases"
 # The product that Headgate looks after, and Headgate itself: two stacks.
@@ -29,8 +28,9 @@ STACK_SECONDS = 60.0
 class Installation:
     """Headgate and the demo install on one local AWS."""
 
-    def __init__(self, aws: Ministack):
+    def __init__(self, aws: Ministack, codebuild: CodeBuild):
         self.aws = aws
+        self.codebuild = codebuild
         self.cloudformation = aws.client("cloudformation")
         self.s3 = aws.client("s3")
         self.outputs: dict[str, str] = {}
@@ -39,21 +39,6 @@ class Installation:
     def api(self) -> str:
         """Base URL of the HTTP API. By path: `<id>.execute-api.localhost` is not resolved everywhere."""
         return f"{self.aws.url}/_aws/execute-api/{self.outputs['ApiId']}"
-
-    def call(self, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
-        """One HTTP call of the API; gives status and body."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json"} if data else {}
-        request = urllib.request.Request(self.api + path, data, headers, method=method)
-        try:
-            with direct.open(request, timeout=30) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            text = error.read()
-            try:
-                return error.code, json.loads(text)
-            except ValueError:
-                raise Stop(f"{method} {path} answered {error.code} and no JSON: {text[:300]!r}") from error
 
     def set_up(self) -> None:
         """Builds the functions and installs everything; returns when the API can be called."""
@@ -86,8 +71,9 @@ class Installation:
             "AuthMode": "iam",
         }
         code = expand.upload_code(self.aws, BUCKET, folder)
+        endpoints = {"AWS_ENDPOINT_URL_CODEBUILD": self.codebuild.url}
         key = "headgate/template.json"
-        self.s3.put_object(Bucket=BUCKET, Key=key, Body=expand.expand(code, parameters).encode())
+        self.s3.put_object(Bucket=BUCKET, Key=key, Body=expand.expand(code, parameters, endpoints).encode())
         return self._create(
             HEADGATE,
             TemplateURL=f"{self.aws.url}/{BUCKET}/{key}",

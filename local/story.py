@@ -2,10 +2,12 @@
 
 import json
 import time
+import urllib.error
+import urllib.request
 
 from local.install import Installation
 from local.prepare import ROOT
-from local.say import Stop
+from local.say import Stop, direct
 
 # An answer that CloudFormation brings about must come within this time.
 PATIENCE_SECONDS = 30.0
@@ -17,9 +19,24 @@ class Story:
     def __init__(self, installation: Installation):
         self._installation = installation
 
+    def call(self, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
+        """One HTTP call; gives status and body."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"} if data else {}
+        request = urllib.request.Request(self._installation.api + path, data, headers, method=method)
+        try:
+            with direct.open(request, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            text = error.read()
+            try:
+                return error.code, json.loads(text)
+            except ValueError:
+                raise Stop(f"{method} {path} answered {error.code} and no JSON: {text[:300]!r}") from error
+
     def says(self, method: str, path: str, body: dict | None = None, *, http: int, **wanted) -> dict:
         """Calls once, prints the answer, checks it (see `check`)."""
-        code, answer = self._installation.call(method, path, body)
+        code, answer = self.call(method, path, body)
         show(method, path, code, answer)
         check(f"{method} {path}", code, answer, http, wanted)
         return answer
@@ -28,7 +45,7 @@ class Story:
         """Reads again until the answer is as wanted, prints that one. Other answers on the way are not shown."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            code, answer = self._installation.call("GET", path)
+            code, answer = self.call("GET", path)
             if code == 200 and not differences(answer, wanted):
                 show("GET", path, code, answer)
                 return answer
@@ -92,6 +109,9 @@ def in_words(answer: dict) -> str:
     """The gist of an answer."""
     if "code" in answer:
         return f"{answer['code']}: {answer['detail']}"
+    if "ready" in answer:
+        codes = [b["code"] for b in answer["blockers"]]
+        return "ready: nothing holds this release." if answer["ready"] else f"held by {', '.join(codes)}"
     if "updates" in answer:
         return ", ".join(f"{u['to_release']} {u['state']}" for u in answer["updates"])
     status = answer["status"]
