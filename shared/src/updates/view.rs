@@ -4,6 +4,7 @@ use super::decide::{self, Observed, Shown, Snapshot};
 use super::model::*;
 use super::run::{self, Reconciled};
 use super::{plan, tables};
+use crate::error::Class;
 use crate::release;
 use crate::status::{Blocker, Flag, Status};
 use crate::time::{Timestamp, plus_seconds};
@@ -155,7 +156,13 @@ pub fn shown(s: &Snapshot, o: &Observed, u: &Update, now: Timestamp) -> Shown {
             ..Shown::default()
         };
     }
-    let a = decide::assess(u, &decide::context(s, o, u, now));
+    let mut a = decide::assess(u, &decide::context(s, o, u, now));
+    if u.status == State::Applying
+        && let Some(e) = o.events_error.as_ref().filter(|e| e.class == Class::Denied)
+    {
+        // The state is known without the events; what is missing is how far it is, and why.
+        a.shown.flags.push(decide::read_flag(e));
+    }
     match a.verdict {
         decide::Verdict::Stay => a.shown,
         // What was decided could not be written or was written by somebody else: show what is stored.
