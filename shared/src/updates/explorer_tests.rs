@@ -12,6 +12,7 @@ mod mistakes;
 mod scenarios;
 
 use super::decide::Purpose;
+use super::fake::{self, PK};
 use super::model::{Act, Fact, Look, Seen, SetRead, StackRead};
 use super::run::{self, Call, Reconciled, Refused, World};
 use super::store;
@@ -20,7 +21,6 @@ use crate::explore::{self, Actor, Branch, Part, Running, Seat, Step, System};
 use crate::store::memory::MemoryTable;
 use crate::store::{Attr, Item, Key, Op, Page, Query, Write, WriteError};
 use crate::time::Timestamp;
-use super::fake::{self, PK};
 use cfn::{Cfn, Happens, Life};
 use mistakes::Mistake;
 use std::collections::BTreeMap;
@@ -93,7 +93,12 @@ struct Desk {
 }
 
 fn mixed_up() -> CallError {
-    CallError::new(Class::Refused, "test:Answer", "MixedUp", "the model gave an answer to another question")
+    CallError::new(
+        Class::Refused,
+        "test:Answer",
+        "MixedUp",
+        "the model gave an answer to another question",
+    )
 }
 
 impl World for Desk {
@@ -173,10 +178,6 @@ impl Updates {
             mistake: None,
         }
     }
-
-    fn is(&self, m: Mistake) -> bool {
-        self.mistake == Some(m)
-    }
 }
 
 /// Version 2.3.0 is installed, nothing is under way, and the checks of both newer releases passed.
@@ -186,7 +187,12 @@ fn quiet() -> Outside {
     seeded.seed_check("2.4.0", "passed", None);
     seeded.seed_check("2.5.0", "passed", None);
     let table = seeded.table.into_inner();
-    Outside { table: Part::new(table), cfn: Part::new(Cfn::quiet("2.3.0", now)), passed: 0, sent: Vec::new() }
+    Outside {
+        table: Part::new(table),
+        cfn: Part::new(Cfn::quiet("2.3.0", now)),
+        passed: 0,
+        sent: Vec::new(),
+    }
 }
 
 /// The same after these programs ran alone, one after another, and each set became ready at once.
@@ -196,7 +202,12 @@ fn after(start: &Outside, turns: &[Turn]) -> Outside {
     for nth in 0..turns.len() {
         let program = sys.programs(&world, 0, nth).swap_remove(0);
         world = explore::solo(&sys, &world, &program).0;
-        let made = |w: &Outside| w.cfn.may_happen(false, false).into_iter().find(|h| matches!(h, Happens::Made(_)));
+        let made = |w: &Outside| {
+            w.cfn
+                .may_happen(false, false)
+                .into_iter()
+                .find(|h| matches!(h, Happens::Made(_)))
+        };
         while let Some(h) = made(&world) {
             world.cfn = Part::new(world.cfn.happen(h));
         }
@@ -231,15 +242,27 @@ impl System for Updates {
     type Event = Happens;
 
     fn actors(&self) -> Vec<Actor> {
-        self.cast.iter().map(|(name, turns)| Actor::new(name, turns.len())).collect()
+        self.cast
+            .iter()
+            .map(|(name, turns)| Actor::new(name, turns.len()))
+            .collect()
     }
 
     fn programs(&self, w: &Outside, actor: usize, nth: usize) -> Vec<Program> {
         let (by, turns) = &self.cast[actor];
-        let one = |what| Program { what, by, nth, now: w.cfn.now };
+        let one = |what| Program {
+            what,
+            by,
+            nth,
+            now: w.cfn.now,
+        };
         // A user acts on what is open when the decision is taken; what it has become by the time the call
         // arrives is the point of the exercise.
-        let open = || checks::rows(&w.table).filter(|r| r.open() && r.has_set()).map(|r| r.id.to_owned());
+        let open = || {
+            checks::rows(&w.table)
+                .filter(|r| r.open() && r.has_set())
+                .map(|r| r.id.to_owned())
+        };
         match turns[nth] {
             Turn::Begin(release) => vec![one(What::Begin(release))],
             Turn::Apply => open().map(|id| one(What::Apply(id))).collect(),
@@ -251,9 +274,14 @@ impl System for Updates {
 
     fn start<'a>(&'a self, p: Program, seat: Seat<Ask, Hear>) -> Running<'a, String> {
         Box::pin(async move {
-            let desk = Desk { seat, torn: self.torn };
+            let desk = Desk {
+                seat,
+                torn: self.torn,
+            };
             let request_id = format!("{}-{}", p.by, p.nth);
-            let who = p.by.bytes().fold(7u64, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
+            let who =
+                p.by.bytes()
+                    .fold(7u64, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
             let call = Call {
                 pk: PK,
                 stack: fake::STACK,
@@ -276,7 +304,8 @@ impl System for Updates {
                     Ok(_) => "200".into(),
                     Err(e) => refusal(&e),
                 },
-                What::Reconcile { full } => match run::reconcile(&desk, &call, Purpose { full: *full }).await {
+                What::Reconcile { full } => match run::reconcile(&desk, &call, Purpose { full: *full }).await
+                {
                     Ok(r) => state(&r),
                     Err(e) => e.code,
                 },
@@ -289,13 +318,23 @@ impl System for Updates {
             Ask::Query(q) => vec![Branch::read(Hear::Page(w.table.query(q)))],
             Ask::Get(key) => vec![Branch::read(Hear::Item(w.table.get(key)))],
             Ask::Save(writes) => {
-                let lost = || WriteError::Call(CallError::new(Class::TimedOut, "dynamodb:Write", "Timeout", "lost"));
+                let lost = || {
+                    WriteError::Call(CallError::new(
+                        Class::TimedOut,
+                        "dynamodb:Write",
+                        "Timeout",
+                        "lost",
+                    ))
+                };
                 let writes = mistakes::writes(self.mistake, writes);
                 let mut table = MemoryTable::clone(&w.table);
                 if let Err(e) = table.write(&writes) {
                     return vec![Branch::read(Hear::Saved(Err(e)))];
                 }
-                let after = Outside { table: Part::new(table), ..w.clone() };
+                let after = Outside {
+                    table: Part::new(table),
+                    ..w.clone()
+                };
                 vec![
                     Branch::write(after.clone(), Hear::Saved(Ok(()))),
                     Branch::fault("answer lost", Some(after), Hear::Saved(Err(lost()))),
@@ -311,12 +350,11 @@ impl System for Updates {
                         seen[i] = old;
                         out.push(Branch::fault("stale", None, seen));
                     }
-                    if matches!(look, Look::Releases | Look::Template(_)) {
-                        continue;
+                    if let Some(failed) = Cfn::look_failing(look) {
+                        let mut seen = now.clone();
+                        seen[i] = failed;
+                        out.push(Branch::fault("unreadable", None, seen));
                     }
-                    let mut seen = now.clone();
-                    seen[i] = Cfn::look_failing(look);
-                    out.push(Branch::fault("unreadable", None, seen));
                 }
                 out.into_iter()
                     .map(|b| Branch {
@@ -336,12 +374,31 @@ impl System for Updates {
                     return vec![Branch::read(Hear::Done(answer))];
                 }
                 let (cfn, answer) = w.cfn.act(act);
-                let after = if cfn == *w.cfn { told.clone() } else { Outside { cfn: Part::new(cfn), ..told.clone() } };
+                let after = if cfn == *w.cfn {
+                    told.clone()
+                } else {
+                    Outside {
+                        cfn: Part::new(cfn),
+                        ..told.clone()
+                    }
+                };
                 let mut out = vec![Branch::write(after.clone(), Hear::Done(answer.clone()))];
                 if answer.is_ok() {
-                    out.push(Branch::fault("answer lost", Some(after), Hear::Done(Err(cfn::no_answer(act)))));
-                    out.push(Branch::fault("never arrived", Some(told.clone()), Hear::Done(Err(cfn::no_answer(act)))));
-                    out.push(Branch::fault("throttled", Some(told), Hear::Done(Err(cfn::throttled(act)))));
+                    out.push(Branch::fault(
+                        "answer lost",
+                        Some(after),
+                        Hear::Done(Err(cfn::no_answer())),
+                    ));
+                    out.push(Branch::fault(
+                        "never arrived",
+                        Some(told.clone()),
+                        Hear::Done(Err(cfn::no_answer())),
+                    ));
+                    out.push(Branch::fault(
+                        "throttled",
+                        Some(told),
+                        Hear::Done(Err(cfn::throttled())),
+                    ));
                 }
                 out
             }
@@ -360,7 +417,11 @@ impl System for Updates {
 
     fn happen(&self, w: &Outside, what: &Happens) -> Outside {
         let passed = w.passed + usize::from(matches!(what, Happens::Pass(_)));
-        Outside { cfn: Part::new(w.cfn.happen(*what)), passed, ..w.clone() }
+        Outside {
+            cfn: Part::new(w.cfn.happen(*what)),
+            passed,
+            ..w.clone()
+        }
     }
 
     /// A function lives for seconds, and every jump of the clock is longer.
@@ -403,6 +464,7 @@ impl System for Updates {
                 Act::Execute { arn, token } => format!("EXECUTE {} with {}", short(arn), short(token)),
                 Act::Delete { arn } => format!("DELETE {}", short(arn)),
                 Act::DeleteByName { name, .. } => format!("DELETE by name {}", short(name)),
+                other => format!("{other:?}"),
             },
         }
     }
@@ -411,7 +473,9 @@ impl System for Updates {
         let error = |e: &CallError| e.code.clone();
         match hear {
             Hear::Page(p) => show_rows(p.items.iter()),
-            Hear::Item(i) => i.as_ref().map_or("nothing".into(), |i| text(i, "state").to_owned()),
+            Hear::Item(i) => i
+                .as_ref()
+                .map_or("nothing".into(), |i| text(i, "state").to_owned()),
             Hear::Saved(Ok(())) => "saved".into(),
             Hear::Saved(Err(WriteError::Conflict(_))) => "the condition does not hold".into(),
             Hear::Saved(Err(WriteError::Call(e))) => error(e),
@@ -459,7 +523,13 @@ impl System for Updates {
 
     fn show_world(&self, w: &Outside) -> String {
         let mut out = format!("  rows: {}\n", show_rows(w.table.items.values()));
-        let version = w.cfn.cloud.stack.as_ref().and_then(|s| s.version()).unwrap_or("-");
+        let version = w
+            .cfn
+            .cloud
+            .stack
+            .as_ref()
+            .and_then(|s| s.version())
+            .unwrap_or("-");
         out += &format!("  stack: {} at {version}", w.cfn.status());
         for s in &w.cfn.cloud.sets {
             out += &format!("\n  change set {}: {:?}", short(&s.set.name), Life::of(s));
@@ -494,20 +564,37 @@ fn short(text: &str) -> String {
         out.push(next);
         rest = &rest[next.len_utf8()..];
     }
-    let out = out.replace(fake::set_arn("").trim_end_matches("/1"), "").replace("/1", "").replace("upd-", "");
+    let out = out
+        .replace(fake::set_arn("").trim_end_matches("/1"), "")
+        .replace("/1", "")
+        .replace("upd-", "");
     cfn::plain(&out)
 }
 
 fn show_row(item: &Item) -> String {
     match text(item, "sk") {
         store::HEAD_SK => {
-            let to = item.get("pending").and_then(Attr::as_str).map_or("nothing".into(), short);
-            let held = item.get("reserving").and_then(Attr::as_str).map(|r| format!(" reserved by {}", short(r)));
-            format!("head to {to}{} r{}", held.unwrap_or_default(), number(item, "rev"))
+            let to = item
+                .get("pending")
+                .and_then(Attr::as_str)
+                .map_or("nothing".into(), short);
+            let held = item
+                .get("reserving")
+                .and_then(Attr::as_str)
+                .map(|r| format!(" reserved by {}", short(r)));
+            format!(
+                "head to {to}{} r{}",
+                held.unwrap_or_default(),
+                number(item, "rev")
+            )
         }
         sk if sk.starts_with("CHECK#") => format!("{sk} {}", text(item, "state")),
         _ => {
-            let set = if item.contains_key("change_set_id") { "" } else { " without a set" };
+            let set = if item.contains_key("change_set_id") {
+                ""
+            } else {
+                " without a set"
+            };
             let why = match item.get("reason") {
                 Some(Attr::M(m)) => m.get("code").and_then(Attr::as_str).map(|c| format!("/{c}")),
                 _ => None,
@@ -519,8 +606,15 @@ fn show_row(item: &Item) -> String {
 }
 
 fn show_rows<'a>(items: impl Iterator<Item = &'a Item>) -> String {
-    let each: Vec<String> = items.filter(|i| text(i, "sk").starts_with("UPDATE#")).map(show_row).collect();
-    if each.is_empty() { "no rows".into() } else { each.join(", ") }
+    let each: Vec<String> = items
+        .filter(|i| text(i, "sk").starts_with("UPDATE#"))
+        .map(show_row)
+        .collect();
+    if each.is_empty() {
+        "no rows".into()
+    } else {
+        each.join(", ")
+    }
 }
 
 fn show_write(w: &Write) -> String {
@@ -548,15 +642,30 @@ fn show_look(l: &Look) -> String {
         Look::Findings(_) => "findings".into(),
         Look::Releases => "the releases".into(),
         Look::Template(_) => "the template".into(),
+        other => format!("{other:?}"),
     }
 }
 
 /// Labels and outcomes that a report must contain, so that a test can not pass by having visited nothing.
 fn assert_seen(r: &explore::Report, labels: &[&str], events: &[&str], outcomes: &[&str]) {
     let missing = |have: &BTreeMap<String, usize>, want: &[&str]| -> Vec<String> {
-        want.iter().filter(|w| !have.keys().any(|k| k.contains(**w))).map(|w| (*w).to_owned()).collect()
+        want.iter()
+            .filter(|w| !have.keys().any(|k| k.contains(**w)))
+            .map(|w| (*w).to_owned())
+            .collect()
     };
     let had: BTreeMap<String, usize> = r.labels.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
-    let gone = [missing(&had, labels), missing(&r.events, events), missing(&r.outcomes, outcomes)].concat();
-    assert!(gone.is_empty(), "never happened: {gone:?}\n{r}\n{:?}\n{:?}\n{:?}", r.labels, r.events, r.outcomes);
+    let gone = [
+        missing(&had, labels),
+        missing(&r.events, events),
+        missing(&r.outcomes, outcomes),
+    ]
+    .concat();
+    assert!(
+        gone.is_empty(),
+        "never happened: {gone:?}\n{r}\n{:?}\n{:?}\n{:?}",
+        r.labels,
+        r.events,
+        r.outcomes
+    );
 }

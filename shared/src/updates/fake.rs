@@ -386,7 +386,10 @@ impl Cloud {
                 };
                 if super::tables::gate(&stack.status).is_some() {
                     // spec/updates.md 4.1 item 14.
-                    let text = format!("Stack:{STACK_ARN} is in {} state and can not be updated.", stack.status);
+                    let text = format!(
+                        "Stack:{STACK_ARN} is in {} state and can not be updated.",
+                        stack.status
+                    );
                     return Err(refuse(action, "ValidationError", &text));
                 }
                 let release = c.description.rsplit(' ').next().unwrap_or("").to_owned();

@@ -4,7 +4,6 @@ use super::decide::{self, Observed, Shown, Snapshot};
 use super::model::*;
 use super::run::{self, Reconciled};
 use super::{plan, tables};
-use crate::error::Class;
 use crate::release;
 use crate::status::{Blocker, Flag, Status};
 use crate::time::{Timestamp, plus_seconds};
@@ -156,13 +155,7 @@ pub fn shown(s: &Snapshot, o: &Observed, u: &Update, now: Timestamp) -> Shown {
             ..Shown::default()
         };
     }
-    let mut a = decide::assess(u, &decide::context(s, o, u, now));
-    if u.status == State::Applying
-        && let Some(e) = o.events_error.as_ref().filter(|e| e.class == Class::Denied)
-    {
-        // The state is known without the events; what is missing is how far it is, and why.
-        a.shown.flags.push(decide::read_flag(e));
-    }
+    let a = decide::assess(u, &decide::context(s, o, u, now));
     match a.verdict {
         decide::Verdict::Stay => a.shown,
         // What was decided could not be written or was written by somebody else: show what is stored.
@@ -245,6 +238,12 @@ pub fn update_of(r: &Reconciled, u: &Update, now: Timestamp) -> Map<String, Valu
     let sh = shown(&r.snapshot, &r.observed, u, now);
     let extra: &[Flag] = if u.status.is_open() { &r.flags } else { &[] };
     let mut st = status(u, &sh, extra, now);
+    // Progress and the cause come from the events: say why they are missing.
+    if let Some(e) = &r.observed.events_error
+        && (u.status == State::Applying || u.reason_pending)
+    {
+        st.flags.push(decide::read_flag(e));
+    }
     if let Some(intent) = newer_intent(&r.snapshot, u) {
         let mut f = Flag::new(
             "newer_preparing",

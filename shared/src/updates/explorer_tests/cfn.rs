@@ -82,11 +82,20 @@ pub(super) enum Happens {
 impl Cfn {
     /// A stack that runs `version`, with nothing under way.
     pub(super) fn quiet(version: &str, now: Timestamp) -> Self {
-        Self { now, cloud: Cloud::quiet(version), before: None }
+        Self {
+            now,
+            cloud: Cloud::quiet(version),
+            before: None,
+        }
     }
 
     pub(super) fn life(&self, name_or_arn: &str) -> Option<Life> {
-        let set = self.cloud.sets.iter().rev().find(|s| s.set.arn == name_or_arn || s.set.name == name_or_arn);
+        let set = self
+            .cloud
+            .sets
+            .iter()
+            .rev()
+            .find(|s| s.set.arn == name_or_arn || s.set.name == name_or_arn);
         set.map(Life::of)
     }
 
@@ -102,7 +111,14 @@ impl Cfn {
         if cloud == self.cloud {
             return (self.clone(), answer);
         }
-        (Self { now, cloud, before: Some(Rc::new(self.cloud.clone())) }, answer)
+        (
+            Self {
+                now,
+                cloud,
+                before: Some(Rc::new(self.cloud.clone())),
+            },
+            answer,
+        )
     }
 
     /// Everything that may happen now, `console` and `foreign` acts of others included or not.
@@ -142,11 +158,14 @@ impl Cfn {
         let name = |c: &Cloud, i: usize| c.sets[i].set.arn.clone();
         let (next, ()) = self.change(|c, now| match what {
             Happens::Made(i) => c.make(&name(c, i)),
-            Happens::FoundEmpty(i) => c.fail_to_make(&name(c, i), "The submitted information didn't contain changes."),
+            Happens::FoundEmpty(i) => {
+                c.fail_to_make(&name(c, i), "The submitted information didn't contain changes.")
+            }
             Happens::CouldNotMake(i) => c.fail_to_make(&name(c, i), "Transform failed"),
             Happens::ConsoleDeletes(i) => c.console_delete(&name(c, i)),
             Happens::ConsoleRuns(i) => {
-                c.start_run(&name(c, i), "Console-ExecuteChangeSet-0000", now).unwrap();
+                c.start_run(&name(c, i), "Console-ExecuteChangeSet-0000", now)
+                    .unwrap();
             }
             Happens::Foreign => c.foreign_update(now),
             Happens::Ends => c.succeed(now),
@@ -160,7 +179,11 @@ impl Cfn {
             Happens::Pass(_) => {}
         });
         match what {
-            Happens::Pass(seconds) => Self { now: plus_seconds(self.now, seconds), before: None, ..next },
+            Happens::Pass(seconds) => Self {
+                now: plus_seconds(self.now, seconds),
+                before: None,
+                ..next
+            },
             _ => next,
         }
     }
@@ -175,18 +198,16 @@ impl Cfn {
         (seen != self.cloud.look(look)).then_some(seen)
     }
 
-    /// What a read brings if it fails.
-    pub(super) fn look_failing(look: &Look) -> Seen {
+    /// What a read of the stack, a set or events brings if it fails.
+    pub(super) fn look_failing(look: &Look) -> Option<Seen> {
         let e = |action: &str| CallError::new(Class::Throttled, action, "Throttling", "Rate exceeded");
         match look {
-            Look::Stack(_) => Seen::Stack(StackRead::Failed(e("cloudformation:DescribeStacks"))),
+            Look::Stack(_) => Some(Seen::Stack(StackRead::Failed(e("cloudformation:DescribeStacks")))),
             Look::SetByArn(_) | Look::SetByName { .. } => {
-                Seen::Set(SetRead::Failed(e("cloudformation:DescribeChangeSet")))
+                Some(Seen::Set(SetRead::Failed(e("cloudformation:DescribeChangeSet"))))
             }
-            Look::Events { .. } => Seen::Events(Err(e("cloudformation:DescribeStackEvents"))),
-            Look::Findings(_) => Seen::Findings(Err(e("cloudformation:DescribeEvents"))),
-            Look::Releases => Seen::Releases(Err(e("s3:GetObject"))),
-            Look::Template(_) => Seen::Template(Err(e("cloudformation:GetTemplateSummary"))),
+            Look::Events { .. } => Some(Seen::Events(Err(e("cloudformation:DescribeStackEvents")))),
+            _ => None,
         }
     }
 
@@ -197,21 +218,23 @@ impl Cfn {
 }
 
 /// A call that was not answered, done or not.
-pub(super) fn no_answer(act: &Act) -> CallError {
-    CallError::new(Class::TimedOut, action(act), "Timeout", "no answer in time")
+pub(super) fn no_answer() -> CallError {
+    CallError::new(
+        Class::TimedOut,
+        "cloudformation:Act",
+        "Timeout",
+        "no answer in time",
+    )
 }
 
 /// A call that was one too many; nothing happened.
-pub(super) fn throttled(act: &Act) -> CallError {
-    CallError::new(Class::Throttled, action(act), "Throttling", "Rate exceeded")
-}
-
-fn action(act: &Act) -> &'static str {
-    match act {
-        Act::Create(_) => "cloudformation:CreateChangeSet",
-        Act::Execute { .. } => "cloudformation:ExecuteChangeSet",
-        Act::Delete { .. } | Act::DeleteByName { .. } => "cloudformation:DeleteChangeSet",
-    }
+pub(super) fn throttled() -> CallError {
+    CallError::new(
+        Class::Throttled,
+        "cloudformation:Act",
+        "Throttling",
+        "Rate exceeded",
+    )
 }
 
 /// The stack, as it stands in stories.

@@ -2,8 +2,8 @@
 
 use super::cfn::{Cfn, Happens, Life};
 use super::{Ask, Outside, Program, Updates, What, number, short, text};
-use crate::explore::{self, Part, Step};
 use crate::explore::Act as Did;
+use crate::explore::{self, Part, Step};
 use crate::store::memory::MemoryTable;
 use crate::store::{Attr, Item};
 use crate::updates::model::Act;
@@ -18,7 +18,11 @@ pub(super) struct Row<'a> {
 
 impl<'a> Row<'a> {
     fn of(item: &'a Item) -> Self {
-        Self { id: text(item, "id"), status: text(item, "status"), item }
+        Self {
+            id: text(item, "id"),
+            status: text(item, "status"),
+            item,
+        }
     }
 
     pub(super) fn open(&self) -> bool {
@@ -60,7 +64,12 @@ fn head(table: &MemoryTable) -> Option<&Item> {
 
 pub(super) fn step(step: &Step<'_, Updates>) -> Result<(), String> {
     let (before, after) = (step.before, step.after);
-    if let Did::Call { request: Ask::Act(act), program, .. } = &step.act {
+    if let Did::Call {
+        request: Ask::Act(act),
+        program,
+        ..
+    } = &step.act
+    {
         intended(before, program, act)?;
     }
     if before.table != after.table {
@@ -81,7 +90,9 @@ fn intended(w: &Outside, program: &Program, act: &Act) -> Result<(), String> {
         },
         Act::Execute { arn, token } => {
             let row = rows(&w.table).find(|r| text(r.item, "change_set_id") == arn);
-            let Some(row) = row else { return Err("a set without a row is executed".into()) };
+            let Some(row) = row else {
+                return Err("a set without a row is executed".into());
+            };
             if text(row.item, "apply_token") != token {
                 return Err(format!("{} is executed without a stored OK", row.name()));
             }
@@ -89,10 +100,17 @@ fn intended(w: &Outside, program: &Program, act: &Act) -> Result<(), String> {
                 return Err(format!("{} is executed twice for one OK", row.name()));
             }
             if w.cfn.life(arn).is_some_and(Life::has_run) && w.sent.iter().any(|t| t.contains(row.id)) {
-                return Err(format!("{} is executed again although an earlier OK started it", row.name()));
+                return Err(format!(
+                    "{} is executed again although an earlier OK started it",
+                    row.name()
+                ));
             }
             if let Some(other) = rows(&w.table).find(|r| r.id != row.id && r.status == "applying") {
-                return Err(format!("{} is executed while {} is applying", row.name(), other.name()));
+                return Err(format!(
+                    "{} is executed while {} is applying",
+                    row.name(),
+                    other.name()
+                ));
             }
             Ok(())
         }
@@ -103,11 +121,14 @@ fn intended(w: &Outside, program: &Program, act: &Act) -> Result<(), String> {
             // comes first (spec/updates.md 3.3). But there must be somebody who wanted the set away.
             let newer = rows(&w.table).any(|r| number(r.item, "seq") > number(row.item, "seq"));
             if row.open() && !newer && !matches!(program.what, What::Discard(_)) {
-                return Err(format!("the change set of {} is deleted and nobody asked for it", row.name()));
+                return Err(format!(
+                    "the change set of {} is deleted and nobody asked for it",
+                    row.name()
+                ));
             }
             Ok(())
         }
-        Act::DeleteByName { .. } => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -149,11 +170,15 @@ fn changed(old: &Row<'_>, new: &Row<'_>, cfn: &Cfn) -> Result<(), String> {
             let kept = match field.as_str() {
                 "rev" | "last_write_id" | "change_set_cleanup" | "ttl" | "observed_at" => true,
                 "reason" | "reason_pending" | "needs_admin" => late || refined,
-                "status" | "finished_at" => refined,
+                "finished_at" => late || refined,
+                "status" => refined,
                 _ => false,
             };
             if !kept && old.item.get(field) != Some(value) {
-                return Err(format!("{name} is closed ({}) and its {field} changes", old.status));
+                return Err(format!(
+                    "{name} is closed ({}) and its {field} changes",
+                    old.status
+                ));
             }
         }
         return Ok(());
@@ -181,10 +206,16 @@ fn told(w: &Outside) -> Result<(), String> {
         let name = row.name();
         match row.status {
             "superseded" | "discarded" | "expired" if ran => {
-                return Err(format!("the change set of {name} runs or ran, and its row says {}", row.status));
+                return Err(format!(
+                    "the change set of {name} runs or ran, and its row says {}",
+                    row.status
+                ));
             }
             "failed" if ran && matches!(row.reason(), "prepare_failed" | "prepare_lost") => {
-                return Err(format!("the change set of {name} runs or ran, and its row says {}", row.reason()));
+                return Err(format!(
+                    "the change set of {name} runs or ran, and its row says {}",
+                    row.reason()
+                ));
             }
             "updated" if life != Some(Life::Ran) => {
                 return Err(format!("{name} says updated, and its change set is {life:?}"));
@@ -199,7 +230,12 @@ fn told(w: &Outside) -> Result<(), String> {
 }
 
 fn poll(w: &Outside, nth: usize) -> Program {
-    Program { what: What::Reconcile { full: true }, by: "checker", nth, now: w.cfn.now }
+    Program {
+        what: What::Reconcile { full: true },
+        by: "checker",
+        nth,
+        now: w.cfn.now,
+    }
 }
 
 /// With nobody under way: a second look changes nothing, and everything ends or waits under a bound.
@@ -207,7 +243,10 @@ pub(super) fn idle(sys: &Updates, w: &Outside) -> Result<(), String> {
     let (once, _, _) = explore::solo(sys, w, &poll(w, 0));
     told(&once)?;
     let (_, _, trace) = explore::solo(sys, &once, &poll(&once, 1));
-    if let Some((ask, _)) = trace.iter().find(|(a, _)| matches!(a, Ask::Save(_) | Ask::Act(_))) {
+    if let Some((ask, _)) = trace
+        .iter()
+        .find(|(a, _)| matches!(a, Ask::Save(_) | Ask::Act(_)))
+    {
         use crate::explore::System;
         return Err(format!("a second look acts again: {}", sys.show_request(ask)));
     }
@@ -218,7 +257,10 @@ pub(super) fn idle(sys: &Updates, w: &Outside) -> Result<(), String> {
             end.cfn = Part::new(end.cfn.happen(h));
         }
         end.cfn = Part::new(end.cfn.happen(Happens::Pass(16 * 60)));
-        let poll = Program { what: What::Reconcile { full: false }, ..poll(&end, nth) };
+        let poll = Program {
+            what: What::Reconcile { full: false },
+            ..poll(&end, nth)
+        };
         let (next, _, _) = explore::solo(sys, &end, &poll);
         if next == end {
             return ended(&end);
@@ -245,7 +287,12 @@ fn ended(w: &Outside) -> Result<(), String> {
     if let Some(row) = pending
         && !(row.status == "prepared" && row.life(&w.cfn) == Some(Life::Ready))
     {
-        return Err(format!("after all bounds {} is still {} ({:?})", row.name(), row.status, row.life(&w.cfn)));
+        return Err(format!(
+            "after all bounds {} is still {} ({:?})",
+            row.name(),
+            row.status,
+            row.life(&w.cfn)
+        ));
     }
     let Some(head) = head(&w.table) else { return Ok(()) };
     if head.get("pending").and_then(Attr::as_str) != pending.map(|r| r.id) {
@@ -262,7 +309,10 @@ fn ended(w: &Outside) -> Result<(), String> {
         let kept = pending.is_some_and(|r| text(r.item, "change_set_name") == set.set.name);
         let life = Life::of(set);
         if !kept && !life.has_run() && life != Life::Deleted {
-            return Err(format!("after all bounds the change set {} is left behind ({life:?})", short(&set.set.name)));
+            return Err(format!(
+                "after all bounds the change set {} is left behind ({life:?})",
+                short(&set.set.name)
+            ));
         }
     }
     Ok(())
