@@ -876,9 +876,10 @@ fn progress_of(row: &Update, step: &str, op: Option<&Operation<'_>>) -> Progress
     let total = row.summary.as_ref().map(Summary::total);
     match op {
         Some(op) => {
-            let (done, resource, last_event_at) = op.progress();
-            // Resources outside the plan may show events as well; never more done than there is to do.
-            let done = total.map_or(done, |t| done.min(t));
+            let (done, in_progress, resource, last_event_at) = op.progress();
+            // Resources outside the plan may show events as well (tags spread to all of them): what is being
+            // worked on is not done, and never more is done than there is to do.
+            let done = total.map_or(done, |t| done.min(t.saturating_sub(in_progress)));
             Progress {
                 step: step.into(),
                 done: Some(done),
