@@ -236,9 +236,18 @@ impl Function {
         self.shared.state.lock().unwrap().logs.clone()
     }
 
-    /// How many lines hold the text.
+    /// Everything the process wrote: ends it first, because a line may still be on its way after the answer.
+    pub fn last_words(&self) -> Vec<String> {
+        self.kill();
+        self.logs()
+    }
+
+    /// How many lines hold the text; ends the process first, as [`Self::last_words`].
     pub fn logged(&self, text: &str) -> usize {
-        self.logs().iter().filter(|line| line.contains(text)).count()
+        self.last_words()
+            .iter()
+            .filter(|line| line.contains(text))
+            .count()
     }
 
     /// Peak resident set in kilobytes, from the kernel; `None` where there is no `/proc`.
