@@ -2,7 +2,7 @@
 
 import time
 
-from local import vendor
+from local import links, vendor
 from local.codebuild import CodeBuild
 from local.install import FIRST_RELEASE, INSTALL, Installation
 from local.ministack import Ministack
@@ -32,6 +32,7 @@ def tell(installation: Installation) -> None:
     _an_update_that_rolls_back(story, installation)
     _an_update_run_in_the_console(story, installation)
     _an_older_one_makes_room(story)
+    links.tell(story, installation)
 
 
 def _quiet(story: Story) -> None:
