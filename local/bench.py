@@ -1,229 +1,252 @@
-"""`./bench`: what a cold start costs, each figure beside that of a hello-world function built the same way.
+"""`./bench`: how fast the functions are, beside a hello-world function of the same workspace, in one run.
 
-Every run starts the real binary under a Runtime API of our own and an AWS endpoint that answers at once from
-memory. Runs of the two binaries alternate, so that whatever else the machine does meets both; medians are
-compared, and the ratios hold on any machine. Standard library only.
+Machines are noisy, so a figure is a ratio of two things run alternately, as median and spread of at least 15 runs.
+The raw numbers go to `.local/bench/`. Standard library only; `openssl` makes the key of the local TLS endpoint.
 """
 
 import argparse
 import json
 import os
-import signal
-import socket
+import platform
+import shutil
+import ssl
 import statistics
+import subprocess
 import sys
 import threading
 import time
 import zipfile
-from io import BytesIO
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from local import guard
-from local.prepare import ROOT, cargo, target_dir
+from local.prepare import ROOT, WORK, cargo, target_dir
 from local.say import Stop, note, step
 
+RUNS = 21
+FOLDER = WORK / "bench"
+FUNCTIONS = ["updater", "model-check", "link-details"]
 HELLO = "hello"
-# What is measured: package -> an event, and what its configuration needs. The event is an idle poll: the
-# commonest call, one read of the table.
-FUNCTIONS = {
-    "updater": (
-        "updater/tick-scheduler.json",
-        {"TABLE_NAME": "headgate", "STACK_NAME": "install", "RELEASES_URI": "s3://vendor/releases.json"},
-    ),
-}
-# Goals of the project: cold start and size against hello-world and in absolute terms.
-COLD_START_RATIO, RSS_MB, ZIP_MB = 2.0, 15.0, 4.0
-# A run that takes longer hangs, in seconds.
-PATIENCE = 20.0
-
-HEAD = {
-    "pk": {"S": "INSTALL#install"},
-    "sk": {"S": "UPDATE#HEAD"},
-    "schema": {"N": "1"},
-    "rev": {"N": "1"},
-    "next_seq": {"N": "1"},
-    "stack_arn": {"S": "arn:aws:cloudformation:eu-central-1:123456789012:stack/install/1"},
-}
-
-
-class Server:
-    """A tiny HTTP/1.1 server: one thread per connection, each answer in one write."""
-
-    def __init__(self, answer):
-        self._answer = answer
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        """No further connections."""
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as reading:
-            while request := reading.readline().decode():
-                method, path, _ = request.split(" ", 2)
-                headers = {}
-                while (line := reading.readline().decode().strip()):
-                    name, _, value = line.partition(":")
-                    headers[name.lower()] = value.strip()
-                body = reading.read(int(headers.get("content-length", 0)))
-                answer = self._answer(method, path, headers, body)
-                if answer is None:
-                    return
-                status, more, content = answer
-                head = [f"HTTP/1.1 {status} -", f"content-length: {len(content)}", *more, "", ""]
-                try:
-                    connection.sendall("\r\n".join(head).encode() + content)
-                except OSError:
-                    return
-
-
-def aws(_method, _path, headers, _body):
-    """The table: only a head, nothing pending."""
-    operation = headers.get("x-amz-target", "").rpartition(".")[2]
-    answers = {"Query": {"Items": [HEAD], "Count": 1, "ScannedCount": 1}, "GetItem": {"Item": HEAD}}
-    if operation not in answers:
-        return 400, [], json.dumps({"__type": "AccessDeniedException", "message": f"{operation} is not answered"}).encode()
-    return 200, ["content-type: application/x-amz-json-1.0"], json.dumps(answers[operation]).encode()
 
 
 class Runtime:
-    """The Runtime API of one process: hands out the event twice, then lets it wait."""
+    """A Lambda Runtime API that hands out two events and notes when the function first asks for one."""
 
-    def __init__(self, event: bytes):
-        self._event = event
-        self._asked = 0
-        self.first_next: float | None = None
+    def __init__(self, event: dict):
+        self._event = json.dumps(event).encode()
+        self.asked: list[float] = []
         self.answers: list[bytes] = []
         self.done = threading.Event()
-        self._over = threading.Event()
-        self.server = Server(self._answer)
+        outer = self
 
-    def _answer(self, method, path, _headers, body):
-        if method == "GET":
-            self.first_next = self.first_next or time.perf_counter()
-            self._asked += 1
-            if self._asked > 2:
-                self.done.set()
-                # The process now waits for a third event, which never comes.
-                self._over.wait()
-                return None
-            deadline = int((time.time() + PATIENCE) * 1000)
-            return 200, [f"lambda-runtime-aws-request-id: {self._asked}", f"lambda-runtime-deadline-ms: {deadline}",
-                         "lambda-runtime-invoked-function-arn: arn:aws:lambda:eu-central-1:123456789012:function:f",
-                         "content-type: application/json"], self._event
-        self.answers.append(body)
-        if "/error" in path:
-            self.done.set()
-        return 202, [], b"{}"
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            # Small answers must not wait for an acknowledgement.
+            disable_nagle_algorithm = True
 
+            def do_GET(self):  # noqa: N802
+                outer.asked.append(time.perf_counter())
+                if len(outer.asked) > 2:
+                    outer.done.set()
+                    time.sleep(5)
+                    return
+                self.send_response(200)
+                self.send_header("lambda-runtime-aws-request-id", f"r-{len(outer.asked)}")
+                self.send_header("lambda-runtime-deadline-ms", str(int((time.time() + 30) * 1000)))
+                self.send_header("lambda-runtime-invoked-function-arn", "arn:aws:lambda:x:1:function:f")
+                self.send_header("content-length", str(len(outer._event)))
+                self.end_headers()
+                self.wfile.write(outer._event)
 
-    def close(self) -> None:
-        """The process is gone."""
-        self._over.set()
-        self.server.close()
+            def do_POST(self):  # noqa: N802
+                outer.answers.append(self.rfile.read(int(self.headers.get("content-length", 0))))
+                self.send_response(202)
+                self.send_header("content-length", "0")
+                self.end_headers()
 
+            def log_message(self, *_):
+                pass
 
-def measure(binary: Path, event: bytes, env: dict[str, str]) -> dict[str, float]:
-    """One life of the function: cold start in ms, CPU in ms and memory in MB up to the second answer."""
-    runtime = Runtime(event)
-    began = time.perf_counter()
-    process = os.posix_spawn(binary, [str(binary)], {**env, "AWS_LAMBDA_RUNTIME_API": runtime.server.address},
-                             file_actions=[(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)])
-    ended = None
-    try:
-        if not runtime.done.wait(PATIENCE) or any(b"errorType" in a for a in runtime.answers):
-            raise Stop(f"{binary.name} did not answer twice: {runtime.answers}")
-        status = Path(f"/proc/{process}/status").read_text()
-        peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-    finally:
-        os.kill(process, signal.SIGKILL)
-        _, _, ended = os.wait4(process, 0)
-        runtime.close()
-    return {
-        "cold_ms": (runtime.first_next - began) * 1000,
-        "cpu_ms": (ended.ru_utime + ended.ru_stime) * 1000,
-        "rss_mb": peak / 1024,
-    }
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
 
 
-def zip_mb(binary: Path) -> float:
-    """Size of the deployed package."""
-    packed = BytesIO()
+class Table:
+    """A DynamoDB endpoint over TLS that knows nothing and says so at once."""
+
+    def __init__(self, folder: Path):
+        key, certificate = _certificate(folder)
+        self.certificate = certificate
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self):  # noqa: N802
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                body = b'{"Items":[],"Count":0,"ScannedCount":0}' if "Query" in self.headers.get("x-amz-target", "") else b"{}"
+                self.send_response(200)
+                self.send_header("content-type", "application/x-amz-json-1.0")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"https://localhost:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    if not shutil.which("openssl"):
+        raise Stop("openssl is missing: it makes the key of the local TLS endpoint that ./bench measures over.", 2)
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+               "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate]
+    made = subprocess.run(list(map(str, command)), capture_output=True, check=False)
+    if made.returncode:
+        raise Stop(f"openssl could not make a certificate: {made.stderr.decode()[-300:]}")
+    return key, certificate
+
+
+EVENTS = {
+    "updater": {"source": "aws.scheduler", "detail-type": "Scheduled Event"},
+    "model-check": {"source": "aws.codebuild", "detail-type": "CodeBuild Build State Change", "detail": {}},
+    "link-details": {"requestContext": {"http": {"method": "GET"}, "requestId": "r", "stage": "$default"},
+                     "rawPath": "/data-planes/0011223344556677/private-links"},
+    HELLO: {"hello": "world"},
+}
+
+
+def one(binary: Path, name: str, table: Table) -> dict:
+    """One cold start: seconds from exec to the first /next, CPU seconds and peak RSS to the second answer."""
+    with Runtime(EVENTS[name]) as runtime:
+        port = runtime.server.server_address[1]
+        environment = {
+            "AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{port}",
+            "AWS_LAMBDA_FUNCTION_NAME": name,
+            "AWS_LAMBDA_FUNCTION_VERSION": "1",
+            "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "512",
+            "AWS_REGION": "eu-central-1",
+            "AWS_ACCESS_KEY_ID": "123456789012",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_ENDPOINT_URL": table.url,
+            "SSL_CERT_FILE": str(table.certificate),
+            "HEADGATE_AUTH": "local",
+            "TABLE_NAME": "headgate",
+            "STACK_NAME": "shop",
+            "RELEASES_URI": "s3://releases/list.json",
+            "RELEASE_CHECK_PROJECT": "check",
+        }
+        began = time.perf_counter()
+        process = subprocess.Popen([binary], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if not runtime.done.wait(20):
+            process.kill()
+            process.wait()
+            raise Stop(f"{name} did not answer twice; it said {runtime.answers}")
+        peak = _peak_rss(process.pid)
+        process.kill()
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+        return {"first_next": runtime.asked[0] - began, "cpu": usage.ru_utime + usage.ru_stime, "rss": peak}
+
+
+def _peak_rss(pid: int) -> float:
+    """Peak resident memory in MB. wait4's figure would include the moment before exec."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def cold_start(functions: list[str]) -> list[str]:
+    """Rows 1 and 2: cold start, CPU and memory of each function beside hello-world."""
+    folder = target_dir() / "release"
+    samples: dict[str, list[dict]] = {name: [] for name in [HELLO, *functions]}
+    with Table(FOLDER) as table:
+        for name in samples:
+            one(folder / name, name, table)  # the first run of each fills caches and is not counted
+        for number in range(RUNS):
+            for name in samples:
+                samples[name].append(one(folder / name, name, table))
+            print(f"\r{number + 1} of {RUNS}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    (FOLDER / "cold-start.json").write_text(json.dumps({"machine": machine(), "runs": samples}, indent=1))
+    lines = ["| function | exec to first /next, ratio to hello | CPU to 2nd answer, ratio | peak RSS | zip |",
+             "|---|---|---|---|---|"]
+    for name in functions:
+        start = _ratio(samples, name, "first_next")
+        cpu = _ratio(samples, name, "cpu")
+        rss = statistics.median(s["rss"] for s in samples[name])
+        lines.append(f"| {name} | {start} | {cpu} | {rss:.1f} MB | {_zip(folder / name):.2f} MB |")
+    rss = statistics.median(s["rss"] for s in samples[HELLO])
+    first = statistics.median(s["first_next"] for s in samples[HELLO]) * 1000
+    lines.append(f"| {HELLO} | 1 ({first:.1f} ms here) | 1 | {rss:.1f} MB | {_zip(folder / HELLO):.2f} MB |")
+    return lines
+
+
+def _ratio(samples: dict[str, list[dict]], name: str, what: str) -> str:
+    """Median of the ratios of neighbouring runs, with the quartiles."""
+    ratios = sorted(a[what] / max(b[what], 1e-9) for a, b in zip(samples[name], samples[HELLO]))
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _zip(binary: Path) -> float:
+    packed = FOLDER / f"{binary.name}.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         archive.write(binary, "bootstrap")
-    return len(packed.getvalue()) / 1e6
+    return packed.stat().st_size / 1e6
+
+
+def machine() -> str:
+    """What it ran on."""
+    model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), "unknown processor")
+    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+
+
+ROWS = {"cold-start": cold_start}
 
 
 def main() -> int:
-    """Builds, measures, prints the table; 1 when a goal is missed."""
-    parser = argparse.ArgumentParser(prog="./bench", description="Cold start, CPU, memory and size of the functions.")
-    parser.add_argument("--runs", type=int, default=40, help="lives of each function (default 40)")
-    parser.add_argument("--dev", action="store_true", help="measure the quick dev builds; the goals are for release")
+    """Builds the release binaries and runs the chosen row, or all."""
+    parser = argparse.ArgumentParser(prog="./bench", description=__doc__)
+    parser.add_argument("name", nargs="?", choices=sorted(ROWS), help="one row (default: all)")
     chosen = parser.parse_args()
-    if not sys.platform.startswith("linux"):
-        raise Stop("./bench reads memory from /proc, so it needs Linux.", 2)
-    profile = [] if chosen.dev else ["--release"]
-    packages = [word for name in (*FUNCTIONS, "headgate-tests") for word in ("-p", name)]
-    with step("building " + ("(dev)" if chosen.dev else "for release (some minutes the first time)")):
-        if guard.run([cargo(), "build", "--locked", "--bins", *profile, *packages], cwd=ROOT):
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    functions = [f for f in FUNCTIONS if (ROOT / "functions" / f).exists()]
+    packages = [word for name in [*functions, "headgate-tests"] for word in ("-p", name)]
+    with step("building the release binaries (some minutes the first time)"):
+        if guard.run([cargo(), "build", "--locked", "--release", "--bins", *packages], cwd=ROOT):
             raise Stop("the build failed; cargo says why above.")
-    folder = target_dir() / ("debug" if chosen.dev else "release")
-    endpoint = Server(aws)
-    common = {
-        "AWS_ENDPOINT_URL": f"http://{endpoint.address}",
-        "AWS_ACCESS_KEY_ID": "bench",
-        "AWS_SECRET_ACCESS_KEY": "bench",
-        "AWS_REGION": "eu-central-1",
-        "AWS_LAMBDA_FUNCTION_NAME": "f",
-        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "512",
-        "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
-        # As in template.yaml: one file of certificates, here an empty one, for the endpoint speaks plain HTTP.
-        "SSL_CERT_FILE": os.devnull,
-    }
-    missed = 0
-    for name, (event_file, env) in FUNCTIONS.items():
-        event = (ROOT / "events" / event_file).read_bytes()
-        lives: dict[str, list[dict[str, float]]] = {HELLO: [], name: []}
-        with step(f"{name}: {chosen.runs} lives, each beside one of {HELLO}"):
-            for _ in range(chosen.runs):
-                for binary, found in lives.items():
-                    found.append(measure(folder / binary, event, common | env))
-        missed += report(name, folder, lives)
-    return 0 if chosen.dev else int(missed > 0)
-
-
-def report(name: str, folder: Path, lives: dict[str, list[dict[str, float]]]) -> int:
-    """Prints the rows of one function; gives how many goals it misses."""
-    mine, hello = ({key: statistics.median(life[key] for life in lives[of]) for key in ("cold_ms", "cpu_ms", "rss_mb")}
-                   for of in (name, HELLO))
-    size = zip_mb(folder / name)
-    cold_ratio = mine["cold_ms"] / hello["cold_ms"]
-    rows = [
-        ("cold start: exec -> first /next", f"{mine['cold_ms']:.1f} ms", f"{hello['cold_ms']:.1f} ms",
-         f"{cold_ratio:.2f} x", f"<= {COLD_START_RATIO:g} x", cold_ratio <= COLD_START_RATIO),
-        ("CPU to the second answer", f"{mine['cpu_ms']:.1f} ms", f"{hello['cpu_ms']:.1f} ms",
-         f"{mine['cpu_ms'] / hello['cpu_ms']:.2f} x", "", True),
-        ("memory to the second answer", f"{mine['rss_mb']:.1f} MB", f"{hello['rss_mb']:.1f} MB",
-         f"{mine['rss_mb'] / hello['rss_mb']:.2f} x", f"<= {RSS_MB:g} MB", mine["rss_mb"] <= RSS_MB),
-        ("size of the zip", f"{size:.2f} MB", f"{zip_mb(folder / HELLO):.2f} MB", "", f"<= {ZIP_MB:g} MB", size <= ZIP_MB),
-    ]
-    print(f"{name:32} {'this':>10} {HELLO:>10} {'ratio':>8}  goal")
-    for row, *cells, goal, reached in rows:
-        this, that, ratio = cells
-        print(f"{row:32} {this:>10} {that:>10} {ratio:>8}  {goal}{'' if reached else '  MISSED'}")
-    return sum(not reached for *_, reached in rows)
+    print(f"\nOn: {machine()}. Median of {RUNS} runs, run alternately; quartiles in parentheses.\n")
+    for name, row in ROWS.items():
+        if chosen.name in (None, name):
+            print(f"## {name}\n")
+            print("\n".join(row(functions)), end="\n\n", flush=True)
+    return 0
 
 
 if __name__ == "__main__":

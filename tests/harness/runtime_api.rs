@@ -242,6 +242,14 @@ impl Function {
         self.logs()
     }
 
+    /// How many lines hold the text; ends the process first, as [`Self::last_words`].
+    pub fn logged(&self, text: &str) -> usize {
+        self.last_words()
+            .iter()
+            .filter(|line| line.contains(text))
+            .count()
+    }
+
     /// Peak resident set in kilobytes, from the kernel; `None` where there is no `/proc`.
     pub fn peak_rss_kb(&self) -> Option<u64> {
         let id = self.child.lock().unwrap().id();
