@@ -31,6 +31,8 @@ def main() -> int:
     chosen = arguments()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, ended)
+    # Also where a script started this in the background: there, a shell has the signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     cargo()
     python = venv_python()
     if not VENV.samefile(sys.prefix):

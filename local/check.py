@@ -36,7 +36,7 @@ def main() -> int:
     python = sys.executable
     own_env = {**os.environ, "PYTHONPYCACHEPREFIX": str(ROOT / ".local" / "pycache")}
     steps = [
-        ("cargo fmt", [cargo(), "fmt", "--all", "--check"], None),
+        ("cargo fmt", [cargo(), "fmt", "--all", "--", "--check", "-l"], None),
         ("python", [python, "-W", "error", "-m", "compileall", "-q", "-f", "local"], own_env),
         ("release check", [python, "-m", "unittest", "discover", "-q", "-s", "local/tests", "-t", "."], own_env),
         ("cfn-lint", [VENV / "bin" / "cfn-lint", expand.TEMPLATE, *sorted(RELEASES.glob("*.yaml"))], None),
