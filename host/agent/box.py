@@ -257,7 +257,7 @@ RestartSec=200ms
             for unit in units:
                 self.execute([*systemctl, verb, unit], self.environment())
         shutil.rmtree(self.path("var"), ignore_errors=True)
-        for name in ("etc/caddy/maps", "standin/faults", "standin/accounts"):
+        for name in ("etc/caddy/maps", "standin/faults", "standin/accounts", "systemctl"):
             shutil.rmtree(self.path(name))
             os.makedirs(self.path(name))
         shutil.rmtree(self.path("etc/caddy/.zds-stage"), ignore_errors=True)
