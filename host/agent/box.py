@@ -16,20 +16,10 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 HOST = os.path.dirname(HERE)
 
-# Commands of zds-host that change something: where a kill can leave a half-done state. Reading commands in between add none.
-EFFECTS = ("mkdir", "chmod", "mv", "rm", "cp", "ln", "sync", "caddy", "systemctl")
+# Commands of zds-host that change something: where a kill can leave a half-done state. Reading commands in between add none, nor
+# does sync: a kill finds the same files before and after it.
+EFFECTS = ("mkdir", "chmod", "mv", "rm", "cp", "ln", "caddy", "systemctl")
 SYSTEMCTL_EFFECTS = "enable disable start stop reset-failed"
-
-
-def free_ports(count):
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for s in held:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in held]
-    finally:
-        for s in held:
-            s.close()
 
 
 def free_range(size):
@@ -81,8 +71,9 @@ class Box:
         self.process = None
         self.lock = threading.Lock()
         self.running = set()
-        self.ports = dict(zip(("http", "https", "probe", "ask", "admin"), free_ports(5)))
-        self.port_low = free_range(100)
+        # All of them below the kernel's own range: Caddy stops and starts again, and its ports must not be taken in between.
+        self.port_low = free_range(105)
+        self.ports = {name: self.port_low + 100 + i for i, name in enumerate(("http", "https", "probe", "ask", "admin"))}
         self.lay()
 
     # ------------------------------------------------------------------ files

@@ -215,7 +215,7 @@ class Ssm:
                 elif rule["key"] == "InvokedAfter":
                     found = [c for c in found if iso(c["at"]) > rule["value"]]
                 elif rule["key"] == "DocumentName":
-                    found = [c for c in found if rule["value"] == self.name]
+                    found = [c for c in found if rule["value"].rsplit("/", 1)[-1] == self.name]
             first = int(body.get("NextToken") or 0)
             size = body.get("MaxResults", 50)
             answer = {"Commands": [self.command_view(c) for c in found[first:first + size]]}

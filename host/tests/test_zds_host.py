@@ -385,7 +385,7 @@ class Cases:
 
     def test_up_killed_before_every_effect_converges(self):
         effects = self.points("up", 1, lambda: None)
-        self.assertTrue({"mv", "caddy", "systemctl", "sync"} <= {e.split()[0] for e in effects}, effects)
+        self.assertTrue({"mv", "caddy", "systemctl", "rm"} <= {e.split()[0] for e in effects}, effects)
         for n, effect in list(enumerate(effects, 1))[::self.every]:
             with self.subTest(n=n, effect=effect):
                 self.c.control("reset")
@@ -401,6 +401,17 @@ class Cases:
                     self.assertEqual(self.c.run("down", generation=2).status, 0)
                     self.assertEqual(self.c.run("up").status, 4)
                     self.assert_down(2)
+
+    def test_the_fence_is_saved_before_the_first_effect(self):
+        effects = self.points("up", 3, lambda: None)
+        first = next(n for n, e in enumerate(effects, 1) if e.startswith("systemctl"))
+        self.c.control("reset")
+        self.assertEqual(self.c.run("up", generation=3, kill_before=first).line, None)
+        got = self.c.run("down", generation=2)  # of the owner before, late
+        self.assertEqual((got.status, got["host_generation"], got["host_op"]), (4, 3, "up"), got)
+        self.assertEqual(self.c.run("up", generation=2).status, 4)
+        self.assertEqual(self.c.run("up", generation=3).status, 0)
+        self.assert_up(generation=3)
 
     def test_down_killed_before_every_effect_converges(self):
         effects = self.points("down", 2, lambda: self.c.run("up"))
@@ -494,7 +505,7 @@ class Cases:
         self.assert_up()
 
     def test_a_script_killed_by_the_node_is_failed_without_a_line(self):
-        self.c.control("rules", match={}, effects={"kill_before": 12})
+        self.c.control("rules", match={}, effects={"kill_before": 9})
         got = self.ended(self.c.send("up"))
         self.assertEqual((got["Status"], got["StandardOutputContent"]), ("Failed", ""), got)
         self.assertEqual(self.ended(self.c.send("up"))["Status"], "Success")
