@@ -10,6 +10,8 @@
 
 #[path = "functions/install.rs"]
 mod install;
+#[path = "functions/link_details.rs"]
+mod link_details;
 #[path = "functions/model_check.rs"]
 mod model_check;
 #[path = "functions/updater_course.rs"]

@@ -102,17 +102,15 @@ pub async fn handle<T: Table, O: Outputs, F: Fn() -> bool>(
 }
 
 async fn answer_http<T: Table>(table: &T, payload: &str, auth_is_local: bool, now: Timestamp) -> Response {
-    let request = serde_json::from_str::<Value>(payload)
-        .map_err(|_| "it is not JSON that can be read".to_owned())
-        .and_then(|event| Request::parse(&event));
-    match request {
+    let event = serde_json::from_str::<Value>(payload).unwrap_or(Value::Null);
+    match Request::parse(&event) {
         Ok(request) => {
             let response = api::respond(table, &request, auth_is_local, now).await;
             let (method, status) = (request.method.as_str(), response.status);
             tracing::info!(method, status, request.id = request.request_id, "answered");
             response
         }
-        Err(why) => http::invalid(&[("request", &why)]),
+        Err(why) => http::invalid(&[("request", &why)]).finish_unread(&event),
     }
 }
 
@@ -124,7 +122,9 @@ pub fn misconfigured(e: &ConfigError, payload: &str) -> Result<Value, Failure> {
     match shape(payload) {
         Shape::Http => {
             let title = "Headgate is not set up correctly";
-            Ok(Response::from(Problem::new(500, "configuration_error", title, e.to_string())).to_event())
+            let problem = Problem::new(500, "configuration_error", title, e.to_string());
+            let event = serde_json::from_str::<Value>(payload).unwrap_or(Value::Null);
+            Ok(Response::from(problem).finish_unread(&event).to_event())
         }
         Shape::Stage(_) | Shape::Other(_) => Err(Failure::new("configuration_error", e.to_string())),
     }
