@@ -116,10 +116,10 @@ pub(super) fn seen(m: Option<Mistake>, w: &Outside, looks: &[Look], mut seen: Ve
                     );
                 }
             }
-            (Some(Mistake::ExecutionStatusIgnored), _, Seen::Set(SetRead::Seen(set))) => {
-                if set.execution.starts_with("EXECUTE") {
-                    set.execution = "AVAILABLE".into();
-                }
+            (Some(Mistake::ExecutionStatusIgnored), _, Seen::Set(SetRead::Seen(set)))
+                if set.execution.starts_with("EXECUTE") =>
+            {
+                set.execution = "AVAILABLE".into();
             }
             _ => {}
         }

@@ -93,20 +93,18 @@ fn console_and_begin() -> Updates {
 #[test]
 fn the_console_while_a_newer_one_is_begun() {
     let mut sys = console_and_begin();
-    sys.lucky = true;
+    (sys.foreign, sys.lucky) = (false, true);
     let r = all(&sys, prepared(), &bounds(0, 0, Some(1)));
-    let events = [
-        "console: runs",
-        "console: deletes",
-        "without a change set",
-        "ends well",
-    ];
-    assert_seen(
-        &r,
-        &[],
-        &events,
-        &["201", "409 update_applying", "409 stack_busy", "lost"],
-    );
+    let events = ["console: runs", "console: deletes", "ends well"];
+    assert_seen(&r, &[], &events, &["201", "409 update_applying", "lost"]);
+}
+
+#[test]
+fn another_operation_while_a_newer_one_is_begun() {
+    let mut sys = console_and_begin();
+    (sys.console, sys.lucky) = (false, true);
+    let r = all(&sys, prepared(), &bounds(1, 0, Some(1)));
+    assert_seen(&r, &[], &["without a change set"], &["201", "lost"]);
 }
 
 #[test]
@@ -137,6 +135,31 @@ fn from_begin_to_the_end_with_one_fault() {
     );
 }
 
+/// Found here once: a set whose ARN nobody heard was run in the console, and its row became prepare_lost; so it
+/// did while the stack could not be read; and a read from before the set was made closed its row.
+#[test]
+fn a_create_whose_answer_is_lost_and_the_console() {
+    let mut sys = Updates::new(&[("ana", &[Begin("2.4.0")]), ("poll", &[Poll, Poll])]);
+    (sys.console, sys.passes, sys.lucky) = (true, vec![121], true);
+    let r = all(&sys, quiet(), &bounds(1, 1, Some(0)));
+    assert_seen(
+        &r,
+        &["stale", "unreadable", "answer lost"],
+        &["console: runs", "121 seconds"],
+        &["201"],
+    );
+    assert!(r.crashes > 0);
+}
+
+/// Found here once: a discard believed a read from before the set was made, and left the set behind.
+#[test]
+fn a_discard_right_after_begin() {
+    let mut sys = Updates::new(&[("ana", &[Begin("2.4.0"), Discard])]);
+    sys.lucky = true;
+    let r = all(&sys, quiet(), &bounds(0, 2, Some(0)));
+    assert_seen(&r, &["stale", "answer lost", "never arrived"], &[], &["200"]);
+}
+
 /// A withdrawn check holds an update up to the very transaction.
 #[test]
 fn the_check_is_withdrawn_while_it_is_applied() {
@@ -165,7 +188,7 @@ fn walks(seed: u64, number: usize) {
         &[Begin("2.5.0"), Discard, Apply],
     );
     let mut from_one = everyone(&[Apply, Begin("2.5.0"), Apply], &[Begin("2.5.0"), Apply, Discard]);
-    from_one.torn = seed % 2 == 0;
+    from_one.torn = seed.is_multiple_of(2);
     for (sys, start) in [(from_nothing, quiet()), (from_one, prepared())] {
         let r = walk(&sys, start, &bounds(2, 2, None), seed, number);
         println!("seed {seed}: {r}\n{:?}\n{:?}", r.outcomes, r.events);
