@@ -106,6 +106,8 @@ pub struct Observed {
     pub renamed: Option<StackRead>,
     /// Change sets by row id.
     pub sets: BTreeMap<String, SetRead>,
+    /// Rows whose set was looked for by its name, because no ARN was stored then.
+    pub by_name: BTreeSet<String>,
     /// Events by stack ARN; None where they could not be read.
     pub events: EventsByStack,
     /// Why events could not be read.
@@ -730,6 +732,18 @@ fn ran(
     cs: Option<&ChangeSet>,
     mut shown: Shown,
 ) -> Assessment {
+    // The time of the set bounds what belongs to its run: by CloudFormation's clock as soon as it is known.
+    let described;
+    let row = match cs.and_then(|c| c.created_at) {
+        Some(at) if row.change_set_created_at.is_none() => {
+            described = Update {
+                change_set_created_at: Some(at),
+                ..row.clone()
+            };
+            &described
+        }
+        _ => row,
+    };
     let stack = match cx.stack {
         Some(StackRead::Seen(s)) => s.as_ref(),
         _ => {
@@ -1311,7 +1325,11 @@ fn looks(s: &Snapshot, o: &Observed, configured: &str, purpose: Purpose, busy: b
         list.push((LookFor::Stack, Look::Stack(stack_ref(s, configured).to_owned())));
     }
     for row in s.open() {
-        if !o.sets.contains_key(&row.id) {
+        // By its name a set that ran is not found, by its ARN it is (spec/updates.md 4.1 item 4).
+        let only_by_name = row.change_set_id.is_some()
+            && o.by_name.contains(&row.id)
+            && o.sets.get(&row.id) == Some(&SetRead::NotFound);
+        if only_by_name || !o.sets.contains_key(&row.id) {
             list.push((LookFor::Set(row.id.clone()), look_at_set(s, row, configured)));
         }
         // Progress needs events; read them in the same round trip.

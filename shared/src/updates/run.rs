@@ -253,8 +253,8 @@ async fn resume<W: World>(
             Step::Look(list) => {
                 let looks: Vec<Look> = list.iter().map(|(_, l)| l.clone()).collect();
                 let seen = w.look(&looks).await;
-                for ((target, _), seen) in list.into_iter().zip(seen) {
-                    note(&mut r.observed, target, seen);
+                for ((target, look), seen) in list.into_iter().zip(seen) {
+                    note(&mut r.observed, target, &look, seen);
                 }
             }
             Step::Delete { id, act } => {
@@ -300,11 +300,15 @@ async fn resume<W: World>(
     Ok(r)
 }
 
-fn note(o: &mut Observed, target: LookFor, seen: Seen) {
+fn note(o: &mut Observed, target: LookFor, look: &Look, seen: Seen) {
     match (target, seen) {
         (LookFor::Stack, Seen::Stack(s)) => o.stack = Some(s),
         (LookFor::Renamed, Seen::Stack(s)) => o.renamed = Some(s),
         (LookFor::Set(id), Seen::Set(s)) => {
+            match look {
+                Look::SetByName { .. } => o.by_name.insert(id.clone()),
+                _ => o.by_name.remove(&id),
+            };
             o.sets.insert(id, s);
         }
         (LookFor::Events(arn), Seen::Events(e)) => {
