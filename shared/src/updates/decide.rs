@@ -497,8 +497,13 @@ fn intent(row: &Update, set: &SetRead, cx: &Context<'_>, mut shown: Shown) -> As
     }
     let text = "The request to make the change set never reached CloudFormation. Begin the update again.";
     let reason = Reason::new("prepare_lost", text).from_source("headgate");
+    let lost = close(row, State::Failed, reason, cx.now);
+    if matches!(set, SetRead::Seen(_)) {
+        // Somebody else's set under our name is left alone.
+        return turn(lost, shown);
+    }
     // The set may still turn up: the clean-up deletes it by name.
-    turn(with_cleanup(close(row, State::Failed, reason, cx.now)), shown)
+    turn(with_cleanup(lost), shown)
 }
 
 fn making(row: &Update, cx: &Context<'_>, mut shown: Shown) -> Assessment {

@@ -23,3 +23,5 @@ pub mod view;
 mod cases_tests;
 #[cfg(test)]
 mod explorer_tests;
+#[cfg(test)]
+mod mapping_tests;
