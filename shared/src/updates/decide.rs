@@ -499,8 +499,13 @@ fn intent(row: &Update, set: &SetRead, cx: &Context<'_>, mut shown: Shown) -> As
     }
     let text = "The request to make the change set never reached CloudFormation. Begin the update again.";
     let reason = Reason::new("prepare_lost", text).from_source("headgate");
+    let lost = close(row, State::Failed, reason, cx.now);
+    if matches!(set, SetRead::Seen(_)) {
+        // Somebody else's set under our name is left alone.
+        return turn(lost, shown);
+    }
     // The set may still turn up: the clean-up deletes it by name.
-    turn(with_cleanup(close(row, State::Failed, reason, cx.now)), shown)
+    turn(with_cleanup(lost), shown)
 }
 
 fn making(row: &Update, cx: &Context<'_>, mut shown: Shown) -> Assessment {
@@ -1471,6 +1476,9 @@ fn pointer_step(s: &Snapshot, chosen: Option<&str>, now: Timestamp) -> Option<St
     let begin_in_flight = intent && s.reservation(now) == chosen;
     if !begin_in_flight {
         head.pending = chosen.map(str::to_owned);
+    } else if let Some(id) = head.pending.clone() {
+        // The intent is no candidate yet, but a pointer to a closed or missing row is wrong all the same.
+        head.pending = Some(id).filter(|id| s.find(id).is_some_and(|r| r.row.status.is_open()));
     }
     // A reservation whose row is closed or gone holds nobody.
     if let Some(id) = head.reserving.clone() {
@@ -1496,7 +1504,7 @@ fn leftover_work(s: &Snapshot, o: &Observed, configured: &str, now: Timestamp) -
             return Some(write(None, Some(head)));
         };
         let row = &v.row;
-        if row.status.is_open() || v.is_newer() {
+        if !row.status.is_closed() || v.is_newer() {
             continue;
         }
         if row.change_set_cleanup == Cleanup::Pending {

@@ -1092,6 +1092,24 @@ pub async fn find<W: World>(
     Ok(r.snapshot.find(id).map(|v| v.row.clone()))
 }
 
+/// What only a newer version of Headgate understands is not acted on: the pending row, this row, or the head.
+fn newer_version(s: &Snapshot, row: &Update) -> Option<Refused> {
+    let this = s.find(&row.id).is_some_and(Versioned::is_newer);
+    if let Some(u) = s.foreign().or(this.then_some(row)) {
+        let text = format!(
+            "The update to {} is managed by a newer version of Headgate.",
+            u.to_release
+        );
+        return Some(conflict("update_applying", text));
+    }
+    s.read_only().then(|| {
+        conflict(
+            "update_applying",
+            "The updates are managed by a newer version of Headgate.",
+        )
+    })
+}
+
 fn apply_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
     let pending = r.snapshot.head.row.pending.clone();
     let with_pending = |refused: Refused| match refused {
@@ -1104,12 +1122,8 @@ fn apply_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
         }
         other => other,
     };
-    if let Some(u) = r.snapshot.foreign() {
-        let text = format!(
-            "The update to {} is managed by a newer version of Headgate.",
-            u.to_release
-        );
-        return Some(with_pending(conflict("update_applying", text)));
+    if let Some(refusal) = newer_version(&r.snapshot, row) {
+        return Some(with_pending(refusal));
     }
     match &row.status {
         State::Applying => {
@@ -1390,6 +1404,11 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
 }
 
 fn discard_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
+    if row.status.is_open()
+        && let Some(refusal) = newer_version(&r.snapshot, row)
+    {
+        return Some(refusal);
+    }
     match &row.status {
         State::Applying => Some(conflict(
             "update_applying",
