@@ -1,1 +1,3 @@
 //! Headgate core.
+
+pub mod rebuild;
