@@ -586,7 +586,7 @@ fn load_one<'a>(ctx: &mut Ctx<'a>, input: &'a Input, bytes: &'a [u8], out: &mut 
     }
 }
 
-fn parse_decisions(text: &str) -> Result<Value, String> {
+pub(crate) fn parse_decisions(text: &str) -> Result<Value, String> {
     let value = if text.trim_start().starts_with('{') {
         serde_json::from_str::<Value>(text).map_err(|e| e.to_string())?
     } else {

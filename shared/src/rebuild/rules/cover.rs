@@ -252,21 +252,23 @@ pub(super) fn within_paths<'p>(path: &str, allowed: impl IntoIterator<Item = &'p
 
 fn a_5(ctx: &Ctx<'_>, out: &mut Out) {
     let Some(plan) = ctx.plan() else { return };
-    for change in plan.changes.iter().filter(|c| c.action == Action::Update) {
-        let own = phase_paths(ctx, change.kind());
+    for change in &plan.changes {
         let gate = ctx.entry().and_then(|e| e.gate(&change.address));
-        let listed = gate
-            .map(|g| g.gated.keys().chain(&g.allow_paths))
-            .into_iter()
-            .flatten()
-            .map(String::as_str);
-        let allowed: Vec<&str> = own.iter().map(String::as_str).chain(listed).collect();
+        let allowed: Vec<String> = match (change.action, gate) {
+            (Action::Update, _) => {
+                let listed = gate.map(|g| g.gated.keys().chain(&g.allow_paths));
+                let mut allowed = phase_paths(ctx, change.kind());
+                allowed.extend(listed.into_iter().flatten().cloned());
+                allowed
+            }
+            // Terraform calls it a no-op, so both sides are the same; a document in which they differ was edited.
+            (Action::NoOp, Some(_)) => Vec::new(),
+            _ => continue,
+        };
         for path in change.changed() {
-            if !within_paths(&path, allowed.iter().copied()) {
+            if !within_paths(&path, allowed.iter().map(String::as_str)) {
                 let text = "This attribute may not change in this phase.";
-                let finding = Finding::new("ATTR_CHANGE_NOT_ALLOWED", text)
-                    .at(&*change.address)
-                    .path(path.as_str());
+                let finding = Finding::new("ATTR_CHANGE_NOT_ALLOWED", text).at(&*change.address).path(path.as_str());
                 out.fail(show_change(finding, change, &path));
             }
         }

@@ -144,6 +144,12 @@ impl Case {
         self.certificate("PENDING_VALIDATION", SignedDuration::from_hours(10));
     }
 
+    /// Live DNS is the simple record.
+    pub(super) fn with_simple_record(mut self) -> Case {
+        self.records("before-convert");
+        self
+    }
+
     pub(super) fn rollback(mut self) -> Case {
         self.request.direction = "rollback".into();
         self
