@@ -43,6 +43,8 @@ pub struct Input {
     pub uri: String,
     /// Its bytes, or why they could not be had.
     pub bytes: Result<Vec<u8>, String>,
+    /// The SHA-256 of the bytes, hex; empty when there are none. Hashed once, where the bytes are read.
+    pub(crate) sha256: String,
     /// The SHA-256 that the caller recorded (IN-2). None where the caller has none: offline.
     pub expected_sha256: Option<String>,
 }
@@ -50,12 +52,14 @@ pub struct Input {
 impl Input {
     /// An input that was read from somewhere.
     pub fn new(kind: &str, uri: &str, bytes: Vec<u8>) -> Input {
-        Input {
-            kind: kind.to_owned(),
-            uri: uri.to_owned(),
-            bytes: Ok(bytes),
-            expected_sha256: None,
-        }
+        let sha256 = sha256_hex(&bytes);
+        Input { kind: kind.to_owned(), uri: uri.to_owned(), bytes: Ok(bytes), sha256, expected_sha256: None }
+    }
+
+    /// An input that could not be read, and why.
+    pub fn unreadable(kind: &str, uri: &str, why: &str) -> Input {
+        let (kind, uri, sha256) = (kind.to_owned(), uri.to_owned(), String::new());
+        Input { kind, uri, bytes: Err(why.to_owned()), sha256, expected_sha256: None }
     }
 }
 
@@ -363,12 +367,8 @@ fn only<'i>(inputs: &'i Inputs, kind: &str) -> Option<&'i Input> {
 }
 
 fn input_ref(input: &Input) -> Option<InputRef> {
-    let bytes = input.bytes.as_ref().ok()?;
-    Some(InputRef {
-        kind: input.kind.clone(),
-        uri: input.uri.clone(),
-        sha256: sha256_hex(bytes),
-    })
+    let there = input.bytes.is_ok();
+    there.then(|| InputRef { kind: input.kind.clone(), uri: input.uri.clone(), sha256: input.sha256.clone() })
 }
 
 /// IN-1: phase, use, direction and step are in the closed sets.
