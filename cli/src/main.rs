@@ -211,7 +211,9 @@ impl Reader {
             self.stdin_used = true;
             let mut bytes = Vec::new();
             let done = std::io::stdin().lock().read_to_end(&mut bytes);
-            return done.map(|_| bytes).map_err(|e| Usage(format!("stdin can't be read: {e}.")));
+            return done
+                .map(|_| bytes)
+                .map_err(|e| Usage(format!("stdin can't be read: {e}.")));
         }
         std::fs::read(path).map_err(|e| Usage(format!("{} can't be read: {e}.", path.display())))
     }
@@ -252,14 +254,21 @@ fn named(args: &GateArgs) -> Result<Vec<(String, PathBuf)>, Usage> {
         ("dns_batch", &short.dns_batch),
         ("handoff", &short.handoff),
     ];
-    out.extend(flags.into_iter().filter_map(|(kind, path)| Some((kind.to_owned(), path.clone()?))));
+    out.extend(
+        flags
+            .into_iter()
+            .filter_map(|(kind, path)| Some((kind.to_owned(), path.clone()?))),
+    );
     for item in &args.input {
         let Some((kind, path)) = item.split_once('=') else {
             return Err(Usage(format!("--input {item} must be KIND=FILE.")));
         };
         let kind = kind.replace('-', "_");
         if !KINDS.contains(&kind.as_str()) || kind == "files" {
-            return Err(Usage(format!("There is no input {kind}; known are {}.", KINDS.join(", "))));
+            return Err(Usage(format!(
+                "There is no input {kind}; known are {}.",
+                KINDS.join(", ")
+            )));
         }
         out.push((kind, path.into()));
     }
@@ -292,14 +301,23 @@ fn gate(args: &GateArgs) -> Result<u8, Usage> {
         step: args.step,
         direction: if args.rollback { "rollback" } else { "forward" }.into(),
     };
-    let inputs = Inputs { items, files, live_is_attested: true, ..Inputs::default() };
+    let inputs = Inputs {
+        items,
+        files,
+        live_is_attested: true,
+        ..Inputs::default()
+    };
     let mut judged = rebuild::judge(&request, &inputs, now)?;
     write_evidence(args, &mut judged)?;
     if let Some(path) = &args.report {
         judged.verdict.report = Some(path.display().to_string());
         write(path, report::markdown(&judged.verdict).as_bytes())?;
     }
-    let format = if args.json { Format::Json } else { args.format.unwrap_or(Format::Text) };
+    let format = if args.json {
+        Format::Json
+    } else {
+        args.format.unwrap_or(Format::Text)
+    };
     print(&render(&judged, format)?)?;
     Ok(status(judged.verdict.verdict))
 }
@@ -307,7 +325,11 @@ fn gate(args: &GateArgs) -> Result<u8, Usage> {
 fn write_evidence(args: &GateArgs, judged: &mut Judgement) -> Result<(), Usage> {
     let Some(path) = &args.evidence else { return Ok(()) };
     let Some(evidence) = &judged.evidence else {
-        let why = if judged.verdict.verdict == Word::Pass { "this phase produces none" } else { "the gate did not pass" };
+        let why = if judged.verdict.verdict == Word::Pass {
+            "this phase produces none"
+        } else {
+            "the gate did not pass"
+        };
         let _ = writeln!(std::io::stderr(), "headgate: no evidence was written: {why}.");
         return Ok(());
     };
@@ -318,7 +340,8 @@ fn write_evidence(args: &GateArgs, judged: &mut Judgement) -> Result<(), Usage> 
 }
 
 fn render(judged: &Judgement, format: Format) -> Result<String, Usage> {
-    let json = |value: Result<String, serde_json::Error>| value.map(|t| t + "\n").map_err(|e| Usage(e.to_string()));
+    let json =
+        |value: Result<String, serde_json::Error>| value.map(|t| t + "\n").map_err(|e| Usage(e.to_string()));
     Ok(match format {
         Format::Text => report::text(&judged.verdict, std::io::stdout().is_terminal()),
         Format::Json => json(serde_json::to_string_pretty(&judged.verdict))?,
@@ -332,7 +355,9 @@ fn render(judged: &Judgement, format: Format) -> Result<String, Usage> {
 fn print(text: &str) -> Result<(), Usage> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Usage(format!("stdout can't be written: {e}."))),
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Usage(format!("stdout can't be written: {e}.")))
+        }
         _ => Ok(()),
     }
 }
@@ -357,14 +382,26 @@ fn files(args: &GateArgs, items: &[Input]) -> Result<Option<Files>, Usage> {
         None if args.manifest == Path::new("-") => return Ok(None),
         None => args.manifest.parent().map(Path::to_path_buf).unwrap_or_default(),
     };
-    let manifest = items.iter().find(|i| i.kind == "manifest").and_then(|i| i.bytes.as_ref().ok());
+    let manifest = items
+        .iter()
+        .find(|i| i.kind == "manifest")
+        .and_then(|i| i.bytes.as_ref().ok());
     let manifest: Option<Value> = manifest.and_then(|bytes| serde_json::from_slice(bytes).ok());
-    let names = manifest.as_ref().and_then(|m| m.get("files")).and_then(Value::as_object);
+    let names = manifest
+        .as_ref()
+        .and_then(|m| m.get("files"))
+        .and_then(Value::as_object);
     let mut out = Files::new();
     for name in names.into_iter().flat_map(|map| map.keys()) {
         // A name may not lead out of the folder.
-        let plain = Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
-        let bytes = if plain { std::fs::read(folder.join(name)).ok() } else { None };
+        let plain = Path::new(name)
+            .components()
+            .all(|c| matches!(c, std::path::Component::Normal(_)));
+        let bytes = if plain {
+            std::fs::read(folder.join(name)).ok()
+        } else {
+            None
+        };
         out.insert(name.clone(), bytes.map(|b| rebuild::sha256_hex(&b)));
     }
     // Files that were explicitly given and are not there are missing; a folder taken by default may hold none.
@@ -374,15 +411,25 @@ fn files(args: &GateArgs, items: &[Input]) -> Result<Option<Files>, Usage> {
 
 fn explain(what: Option<&str>) -> Result<u8, Usage> {
     let Some(what) = what else {
-        let width = rebuild::codes::CODES.iter().map(|c| c.code.len()).max().unwrap_or(0);
-        let lines: Vec<String> = rebuild::codes::CODES.iter().map(|c| format!("{:width$}  {}", c.code, c.meaning)).collect();
+        let width = rebuild::codes::CODES
+            .iter()
+            .map(|c| c.code.len())
+            .max()
+            .unwrap_or(0);
+        let lines: Vec<String> = rebuild::codes::CODES
+            .iter()
+            .map(|c| format!("{:width$}  {}", c.code, c.meaning))
+            .collect();
         print(&(lines.join("\n") + "\n"))?;
         return Ok(0);
     };
-    let text = report::explain_code(&what.to_ascii_uppercase()).or_else(|| report::explain_phase(&what.to_ascii_lowercase()));
+    let text = report::explain_code(&what.to_ascii_uppercase())
+        .or_else(|| report::explain_phase(&what.to_ascii_lowercase()));
     match text {
         Some(text) => print(&text).map(|()| 0),
-        None => Err(Usage(format!("{what} is neither a code nor a phase; `headgate explain` lists the codes."))),
+        None => Err(Usage(format!(
+            "{what} is neither a code nor a phase; `headgate explain` lists the codes."
+        ))),
     }
 }
 
@@ -396,7 +443,13 @@ fn manifest_new(args: &NewArgs) -> Result<u8, Usage> {
     let rebuild_state = args.state_rebuild.as_deref().map(&mut text).transpose()?;
     let decisions = args.decisions.as_deref().map(&mut text).transpose()?;
     let now = headgate_core::time::now();
-    let made = rebuild::skeleton(&m5a, rebuild_state.as_deref(), decisions.as_deref(), args.run_id.as_deref(), now)?;
+    let made = rebuild::skeleton(
+        &m5a,
+        rebuild_state.as_deref(),
+        decisions.as_deref(),
+        args.run_id.as_deref(),
+        now,
+    )?;
     let json = serde_json::to_string_pretty(&made.manifest).map_err(|e| Usage(e.to_string()))? + "\n";
     match &args.out {
         Some(path) => write(path, json.as_bytes())?,

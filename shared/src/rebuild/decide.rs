@@ -53,13 +53,25 @@ impl Input {
     /// An input that was read from somewhere.
     pub fn new(kind: &str, uri: &str, bytes: Vec<u8>) -> Input {
         let sha256 = sha256_hex(&bytes);
-        Input { kind: kind.to_owned(), uri: uri.to_owned(), bytes: Ok(bytes), sha256, expected_sha256: None }
+        Input {
+            kind: kind.to_owned(),
+            uri: uri.to_owned(),
+            bytes: Ok(bytes),
+            sha256,
+            expected_sha256: None,
+        }
     }
 
     /// An input that could not be read, and why.
     pub fn unreadable(kind: &str, uri: &str, why: &str) -> Input {
         let (kind, uri, sha256) = (kind.to_owned(), uri.to_owned(), String::new());
-        Input { kind, uri, bytes: Err(why.to_owned()), sha256, expected_sha256: None }
+        Input {
+            kind,
+            uri,
+            bytes: Err(why.to_owned()),
+            sha256,
+            expected_sha256: None,
+        }
     }
 }
 
@@ -368,7 +380,11 @@ fn only<'i>(inputs: &'i Inputs, kind: &str) -> Option<&'i Input> {
 
 fn input_ref(input: &Input) -> Option<InputRef> {
     let there = input.bytes.is_ok();
-    there.then(|| InputRef { kind: input.kind.clone(), uri: input.uri.clone(), sha256: input.sha256.clone() })
+    there.then(|| InputRef {
+        kind: input.kind.clone(),
+        uri: input.uri.clone(),
+        sha256: input.sha256.clone(),
+    })
 }
 
 /// IN-1: phase, use, direction and step are in the closed sets.

@@ -305,7 +305,7 @@ impl Live {
         let whole = self.reads.iter().any(|r| {
             r.call == CALL
                 && holds(&r.input, "HostedZoneId", Some(zone))
-                && !r.input.get("StartRecordName").is_some_and(|v| !v.is_null())
+                && r.input.get("StartRecordName").is_none_or(Value::is_null)
         });
         complete |= whole && pages.len() > 1 && pages.last().is_some_and(|page| !truncated(page));
         for page in &pages {

@@ -60,79 +60,183 @@ pub fn needed_reads(phase: Phase, use_: Option<&str>) -> Vec<(&'static str, &'st
     const OPERATIONS: (&str, &str, &str) = ("apprunner:ListOperations", "ServiceArn", "");
     const DOMAINS: (&str, &str, &str) = ("apprunner:DescribeCustomDomains", "ServiceArn", "");
     const ECS: (&str, &str, &str) = ("ecs:DescribeServices", "cluster, services", "");
-    const REVISION: (&str, &str, &str) = ("ecs:DescribeTaskDefinition", "taskDefinition", "of the revisions compared");
+    const REVISION: (&str, &str, &str) = (
+        "ecs:DescribeTaskDefinition",
+        "taskDefinition",
+        "of the revisions compared",
+    );
     const LISTENERS: (&str, &str, &str) = ("elasticloadbalancing:DescribeListeners", "LoadBalancerArn", "");
     const HEALTH: (&str, &str, &str) = ("elasticloadbalancing:DescribeTargetHealth", "TargetGroupArn", "");
     let mut out = match (phase, use_) {
         (VerifyHandoff, _) => vec![
             ("cloudformation:DescribeStacks", "-", "the list of all stacks"),
             SERVICE,
-            ("apprunner:ListOperations", "ServiceArn", "after a synchronized deployment"),
-            ("apprunner:DescribeCustomDomains", "ServiceArn", "without a custom domain"),
+            (
+                "apprunner:ListOperations",
+                "ServiceArn",
+                "after a synchronized deployment",
+            ),
+            (
+                "apprunner:DescribeCustomDomains",
+                "ServiceArn",
+                "without a custom domain",
+            ),
         ],
         (PreCreate, _) => vec![
             ("acm:ListCertificates", "-", "every status"),
-            ("acm:DescribeCertificate", "CertificateArn", "of each that covers the name"),
+            (
+                "acm:DescribeCertificate",
+                "CertificateArn",
+                "of each that covers the name",
+            ),
             ("route53:ListHostedZonesByName", "DNSName", ""),
             ("route53:GetHostedZone", "Id", ""),
             RECORDS,
-            ("apprunner:DescribeCustomDomains", "ServiceArn", "with a custom domain"),
+            (
+                "apprunner:DescribeCustomDomains",
+                "ServiceArn",
+                "with a custom domain",
+            ),
             ("dns NS", "name of the zone", "the parent's answer"),
-            ("dns CAA", "names above the zone", "unless the zone has CAA records"),
+            (
+                "dns CAA",
+                "names above the zone",
+                "unless the zone has CAA records",
+            ),
         ],
         (CertRequested, _) | (Rebuild, _) => vec![CERTIFICATE, RECORDS],
         (Created, _) => vec![
             ECS,
             REVISION,
-            ("application-autoscaling:DescribeScalableTargets", "ServiceNamespace", ""),
+            (
+                "application-autoscaling:DescribeScalableTargets",
+                "ServiceNamespace",
+                "",
+            ),
             CERTIFICATE,
             LISTENERS,
-            ("elasticloadbalancing:DescribeListenerCertificates", "ListenerArn", "unless the certificate is the default"),
+            (
+                "elasticloadbalancing:DescribeListenerCertificates",
+                "ListenerArn",
+                "unless the certificate is the default",
+            ),
             ("ec2:DescribeRouteTables", "-", ""),
             ("ec2:DescribeNatGateways", "-", "with a route to a NAT"),
-            ("ec2:DescribeInternetGateways", "-", "with a route to one and a public IP"),
+            (
+                "ec2:DescribeInternetGateways",
+                "-",
+                "with a route to one and a public IP",
+            ),
             ("ec2:DescribeVpcEndpoints", "-", "with neither"),
-            ("ec2:DescribeVpcAttribute", "VpcId", "enableDnsSupport and enableDnsHostnames"),
+            (
+                "ec2:DescribeVpcAttribute",
+                "VpcId",
+                "enableDnsSupport and enableDnsHostnames",
+            ),
             ("ec2:DescribeSecurityGroupRules", "-", ""),
             ("iam:SimulatePrincipalPolicy", "PolicySourceArn", "of both roles"),
-            ("elasticloadbalancing:DescribeLoadBalancers", "LoadBalancerArns", "without a custom domain"),
-            ("route53:ListResourceRecordSets", "HostedZoneId", "without a custom domain"),
+            (
+                "elasticloadbalancing:DescribeLoadBalancers",
+                "LoadBalancerArns",
+                "without a custom domain",
+            ),
+            (
+                "route53:ListResourceRecordSets",
+                "HostedZoneId",
+                "without a custom domain",
+            ),
         ],
         (Ready, _) => vec![
             ECS,
             REVISION,
             HEALTH,
             LISTENERS,
-            ("elasticloadbalancing:DescribeRules", "ListenerArn", "where rules route by host"),
+            (
+                "elasticloadbalancing:DescribeRules",
+                "ListenerArn",
+                "where rules route by host",
+            ),
             ("tls", "sni", "through the new name without a custom domain"),
             ("http", "the safe path", ""),
-            ("elasticloadbalancing:DescribeLoadBalancers", "LoadBalancerArns", "without a custom domain"),
-            ("route53:ListResourceRecordSets", "HostedZoneId", "without a custom domain"),
+            (
+                "elasticloadbalancing:DescribeLoadBalancers",
+                "LoadBalancerArns",
+                "without a custom domain",
+            ),
+            (
+                "route53:ListResourceRecordSets",
+                "HostedZoneId",
+                "without a custom domain",
+            ),
         ],
-        (Import, Some("7a" | "7a-revert")) => vec![RECORDS, ("route53:GetChange", "Id", "where the change id is known")],
+        (Import, Some("7a" | "7a-revert")) => vec![
+            RECORDS,
+            ("route53:GetChange", "Id", "where the change id is known"),
+        ],
         (DnsBatch | Converted | Cutover, _) => vec![RECORDS],
-        (Shift, _) => vec![RECORDS, HEALTH, ("cloudwatch:DescribeAlarms", "AlarmNames", "both 5xx alarms")],
+        (Shift, _) => vec![
+            RECORDS,
+            HEALTH,
+            ("cloudwatch:DescribeAlarms", "AlarmNames", "both 5xx alarms"),
+        ],
         (TaskdefOnLive | TaskdefOffLive | LiveRevision, _) => vec![ECS, REVISION],
         (WorkerOffLive, _) => vec![OPERATIONS, SERVICE],
-        (WorkerOn, _) => vec![ECS, ("ecs:DescribeTaskDefinition", "taskDefinition", "of the target, with rollback")],
+        (WorkerOn, _) => vec![
+            ECS,
+            (
+                "ecs:DescribeTaskDefinition",
+                "taskDefinition",
+                "of the target, with rollback",
+            ),
+        ],
         (WorkerOnLive, _) => vec![ECS],
-        (TaskdefOff, _) => vec![ECS, ("ecs:DescribeTaskDefinition", "taskDefinition", "of the live revision")],
+        (TaskdefOff, _) => vec![
+            ECS,
+            (
+                "ecs:DescribeTaskDefinition",
+                "taskDefinition",
+                "of the live revision",
+            ),
+        ],
         (RolledBack, _) => vec![
             SERVICE,
-            ("ecs:DescribeServices", "cluster, services", "once the service exists"),
-            ("ecs:DescribeTaskDefinition", "taskDefinition", "of the live revision"),
-            ("route53:ListResourceRecordSets", "HostedZoneId", "with a custom domain"),
+            (
+                "ecs:DescribeServices",
+                "cluster, services",
+                "once the service exists",
+            ),
+            (
+                "ecs:DescribeTaskDefinition",
+                "taskDefinition",
+                "of the live revision",
+            ),
+            (
+                "route53:ListResourceRecordSets",
+                "HostedZoneId",
+                "with a custom domain",
+            ),
             ("cloudwatch:GetMetricData", "-", "without a custom domain"),
         ],
         (RollbackRebuild, _) => vec![
-            ("acm:DescribeCertificate", "CertificateArn", "while the certificate is in the state"),
-            ("route53:ListResourceRecordSets", "HostedZoneId", "for the report, when a record is forgotten"),
+            (
+                "acm:DescribeCertificate",
+                "CertificateArn",
+                "while the certificate is in the state",
+            ),
+            (
+                "route53:ListResourceRecordSets",
+                "HostedZoneId",
+                "for the report, when a record is forgotten",
+            ),
         ],
         _ => Vec::new(),
     };
     if phase.takes_plan() || phase == DnsBatch {
         let when = "when a record is deleted, or its name, type, zone or value changes (N1)";
-        out.extend([("acm:ListCertificates", "-", when), ("acm:DescribeCertificate", "CertificateArn", when)]);
+        out.extend([
+            ("acm:ListCertificates", "-", when),
+            ("acm:DescribeCertificate", "CertificateArn", when),
+        ]);
         out.push((DOMAINS.0, DOMAINS.1, when));
     }
     out

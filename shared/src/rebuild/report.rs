@@ -64,21 +64,42 @@ fn facts(verdict: &Verdict) -> Vec<(String, String)> {
 
 /// The report for a terminal: aligned, and coloured when asked.
 pub fn text(verdict: &Verdict, colour: bool) -> String {
-    let paint = |code: &str, text: &str| if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() };
+    let paint = |code: &str, text: &str| {
+        if colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    };
     let hue = match verdict.verdict {
         Word::Pass => "32;1",
         Word::Fail | Word::Indeterminate => "31;1",
         Word::Wait | Word::NeedsAnswer => "33;1",
     };
     let word = verdict.verdict;
-    let mut out = format!("{} {} ({})\n", paint(hue, word.as_str()), title(verdict), meaning(word));
+    let mut out = format!(
+        "{} {} ({})\n",
+        paint(hue, word.as_str()),
+        title(verdict),
+        meaning(word)
+    );
     let run = verdict.run_id.as_deref().unwrap_or("-");
-    let _ = writeln!(out, "  run {run}, checked {}, holds until {}", verdict.checked_at, verdict.expires_at);
+    let _ = writeln!(
+        out,
+        "  run {run}, checked {}, holds until {}",
+        verdict.checked_at, verdict.expires_at
+    );
     if !verdict.summary.is_empty() {
         let parts: Vec<String> = verdict.summary.iter().map(|(k, n)| format!("{n} {k}")).collect();
         let _ = writeln!(out, "  plan: {}", parts.join(", "));
     }
-    let width = verdict.failures.iter().chain(&verdict.warnings).map(|f| f.code.len()).max().unwrap_or(0);
+    let width = verdict
+        .failures
+        .iter()
+        .chain(&verdict.warnings)
+        .map(|f| f.code.len())
+        .max()
+        .unwrap_or(0);
     let mut list = |head: &str, findings: &[Finding], hue: &str| {
         if findings.is_empty() {
             return;
@@ -116,7 +137,11 @@ pub fn text(verdict: &Verdict, colour: bool) -> String {
     if !verdict.must_keep.is_empty() {
         let _ = writeln!(out, "\nKeep");
         for keep in &verdict.must_keep {
-            let _ = writeln!(out, "  {} = {} (zone {}): {}", keep.name, keep.value, keep.zone_id, keep.reason);
+            let _ = writeln!(
+                out,
+                "  {} = {} (zone {}): {}",
+                keep.name, keep.value, keep.zone_id, keep.reason
+            );
         }
     }
     if !verdict.left_behind.is_empty() {
@@ -126,14 +151,21 @@ pub fn text(verdict: &Verdict, colour: bool) -> String {
         }
     }
     if !verdict.attested.is_empty() {
-        let _ = writeln!(out, "\nDecided from live reads taken elsewhere (attested): {}", verdict.attested.join(", "));
+        let _ = writeln!(
+            out,
+            "\nDecided from live reads taken elsewhere (attested): {}",
+            verdict.attested.join(", ")
+        );
     }
     out
 }
 
 /// Text in a table cell.
 fn cell(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('|', "\\|").replace(['\n', '\r'], " ").replace('<', "&lt;")
+    text.replace('\\', "\\\\")
+        .replace('|', "\\|")
+        .replace(['\n', '\r'], " ")
+        .replace('<', "&lt;")
 }
 
 /// The human report.
@@ -148,7 +180,9 @@ pub fn markdown(verdict: &Verdict) -> String {
         verdict.expires_at
     );
     if !verdict.failures.is_empty() {
-        out.push_str("## Reasons\n\n| code | where | what | expected | seen | then |\n|---|---|---|---|---|---|\n");
+        out.push_str(
+            "## Reasons\n\n| code | where | what | expected | seen | then |\n|---|---|---|---|---|---|\n",
+        );
         for f in &verdict.failures {
             let show = |v: &Option<Value>| v.as_ref().map(|v| cell(&line(v))).unwrap_or_default();
             let _ = writeln!(
@@ -168,7 +202,14 @@ pub fn markdown(verdict: &Verdict) -> String {
     if !verdict.warnings.is_empty() {
         out.push_str("## Remarks\n\n");
         for f in &verdict.warnings {
-            let _ = writeln!(out, "- `{}` {} {} {}", f.code, cell(&place(f)), cell(&f.message), cell(&f.recovery));
+            let _ = writeln!(
+                out,
+                "- `{}` {} {} {}",
+                f.code,
+                cell(&place(f)),
+                cell(&f.message),
+                cell(&f.recovery)
+            );
         }
         out.push('\n');
     }
@@ -183,7 +224,14 @@ pub fn markdown(verdict: &Verdict) -> String {
     if !verdict.must_keep.is_empty() {
         out.push_str("## Keep\n\n| zone | name | value | why |\n|---|---|---|---|\n");
         for k in &verdict.must_keep {
-            let _ = writeln!(out, "| {} | {} | {} | {} |", cell(&k.zone_id), cell(&k.name), cell(&k.value), cell(&k.reason));
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} |",
+                cell(&k.zone_id),
+                cell(&k.name),
+                cell(&k.value),
+                cell(&k.reason)
+            );
         }
         out.push('\n');
     }
@@ -195,7 +243,11 @@ pub fn markdown(verdict: &Verdict) -> String {
         out.push('\n');
     }
     if !verdict.attested.is_empty() {
-        let _ = writeln!(out, "Decided from live reads taken elsewhere (attested): {}.\n", verdict.attested.join(", "));
+        let _ = writeln!(
+            out,
+            "Decided from live reads taken elsewhere (attested): {}.\n",
+            verdict.attested.join(", ")
+        );
     }
     out.push_str("## Inputs\n\n| input | from | SHA-256 |\n|---|---|---|\n");
     for i in &verdict.inputs {
@@ -226,35 +278,61 @@ pub fn junit(verdict: &Verdict) -> String {
     let phase = Phase::parse(verdict.phase.split(':').next().unwrap_or(""));
     let mut ids: Vec<&str> = Vec::new();
     let all = rules::all();
-    ids.extend(all.iter().filter(|r| phase.is_some_and(|p| r.phases.contains(&p))).map(|r| r.id));
+    ids.extend(
+        all.iter()
+            .filter(|r| phase.is_some_and(|p| r.phases.contains(&p)))
+            .map(|r| r.id),
+    );
     for finding in &verdict.failures {
         if !ids.contains(&finding.rule) {
             ids.push(finding.rule);
         }
     }
-    let failed = ids.iter().filter(|id| verdict.failures.iter().any(|f| f.rule == **id)).count();
+    let failed = ids
+        .iter()
+        .filter(|id| verdict.failures.iter().any(|f| f.rule == **id))
+        .count();
     let name = xml(&format!("headgate {}", title(verdict)));
     let mut out = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"{name}\" tests=\"{}\" failures=\"{failed}\" timestamp=\"{}\">\n",
         ids.len(),
         verdict.checked_at
     );
-    let unjudged = verdict.warnings.iter().find(|w| w.code == "WARN_NOT_CHECKED").and_then(|w| w.actual.as_ref());
-    let skipped = |id: &str| unjudged.and_then(Value::as_array).is_some_and(|list| list.iter().any(|v| v == id));
+    let unjudged = verdict
+        .warnings
+        .iter()
+        .find(|w| w.code == "WARN_NOT_CHECKED")
+        .and_then(|w| w.actual.as_ref());
+    let skipped = |id: &str| {
+        unjudged
+            .and_then(Value::as_array)
+            .is_some_and(|list| list.iter().any(|v| v == id))
+    };
     for id in ids {
         let what = all.iter().find(|r| r.id == id).map_or("", |r| r.what);
         let case = xml(&format!("{id} {what}"));
         let findings: Vec<&Finding> = verdict.failures.iter().filter(|f| f.rule == id).collect();
         if findings.is_empty() && skipped(id) {
             let class = xml(&verdict.phase);
-            let _ = writeln!(out, "<testcase classname=\"{class}\" name=\"{case}\"><skipped message=\"rests on the run's record\"/></testcase>");
+            let _ = writeln!(
+                out,
+                "<testcase classname=\"{class}\" name=\"{case}\"><skipped message=\"rests on the run's record\"/></testcase>"
+            );
             continue;
         }
         if findings.is_empty() {
-            let _ = writeln!(out, "<testcase classname=\"{}\" name=\"{case}\"/>", xml(&verdict.phase));
+            let _ = writeln!(
+                out,
+                "<testcase classname=\"{}\" name=\"{case}\"/>",
+                xml(&verdict.phase)
+            );
             continue;
         }
-        let _ = writeln!(out, "<testcase classname=\"{}\" name=\"{case}\">", xml(&verdict.phase));
+        let _ = writeln!(
+            out,
+            "<testcase classname=\"{}\" name=\"{case}\">",
+            xml(&verdict.phase)
+        );
         for f in findings {
             let mut body = place(f);
             if let Some(value) = &f.expected {
@@ -264,7 +342,13 @@ pub fn junit(verdict: &Verdict) -> String {
                 let _ = write!(body, "\nseen: {}", line(value));
             }
             let _ = write!(body, "\n{}", f.recovery);
-            let _ = writeln!(out, "<failure type=\"{}\" message=\"{}\">{}</failure>", f.code, xml(&f.message), xml(&body));
+            let _ = writeln!(
+                out,
+                "<failure type=\"{}\" message=\"{}\">{}</failure>",
+                f.code,
+                xml(&f.message),
+                xml(&body)
+            );
         }
         out.push_str("</testcase>\n");
     }
@@ -274,9 +358,18 @@ pub fn junit(verdict: &Verdict) -> String {
 
 /// SARIF 2.1.0.
 pub fn sarif(verdict: &Verdict) -> Value {
-    let plan = verdict.inputs.iter().find(|i| i.kind == "plan").or_else(|| verdict.inputs.first());
+    let plan = verdict
+        .inputs
+        .iter()
+        .find(|i| i.kind == "plan")
+        .or_else(|| verdict.inputs.first());
     let uri = plan.map_or("manifest", |i| i.uri.as_str());
-    let mut codes: Vec<&str> = verdict.failures.iter().chain(&verdict.warnings).map(|f| f.code).collect();
+    let mut codes: Vec<&str> = verdict
+        .failures
+        .iter()
+        .chain(&verdict.warnings)
+        .map(|f| f.code)
+        .collect();
     codes.sort_unstable();
     codes.dedup();
     let described: Vec<Value> = codes
@@ -316,13 +409,23 @@ pub fn sarif(verdict: &Verdict) -> Value {
 /// What a code means, why it exists, how to recover, and which rules raise it; None for an unknown code.
 pub fn explain_code(code: &str) -> Option<String> {
     let entry = codes::find(code)?;
-    let mut out = format!("{}\n\n  {}\n\n  why   {}\n  then  {}\n", entry.code, entry.meaning, entry.why, entry.recovery);
-    let rules: Vec<_> = rules::all().into_iter().filter(|r| r.codes.contains(&code)).collect();
+    let mut out = format!(
+        "{}\n\n  {}\n\n  why   {}\n  then  {}\n",
+        entry.code, entry.meaning, entry.why, entry.recovery
+    );
+    let rules: Vec<_> = rules::all()
+        .into_iter()
+        .filter(|r| r.codes.contains(&code))
+        .collect();
     if !rules.is_empty() {
         out.push_str("\n  raised by\n");
         for rule in rules {
             let phases: Vec<&str> = rule.phases.iter().map(|p| p.as_str()).collect();
-            let phases = if phases.len() == super::PHASES.len() { "every phase".to_owned() } else { phases.join(", ") };
+            let phases = if phases.len() == super::PHASES.len() {
+                "every phase".to_owned()
+            } else {
+                phases.join(", ")
+            };
             let _ = writeln!(out, "    {:7} {} ({phases})", rule.id, rule.what);
         }
     }
@@ -338,7 +441,11 @@ pub fn explain_phase(name: &str) -> Option<String> {
         let _ = writeln!(out, "  uses    {}", phase.uses().join(", "));
     }
     let inputs = super::needed_inputs(phase, use_, false);
-    let _ = writeln!(out, "  inputs  manifest{}", inputs.iter().map(|i| format!(", {i}")).collect::<String>());
+    let _ = writeln!(
+        out,
+        "  inputs  manifest{}",
+        inputs.iter().map(|i| format!(", {i}")).collect::<String>()
+    );
     let reads = super::needed_reads(phase, use_);
     if !reads.is_empty() {
         out.push_str("\n  live reads\n");

@@ -31,17 +31,22 @@ pub fn skeleton(
 ) -> Result<Skeleton, BadInput> {
     let m5a = State::read(state_m5a).map_err(|e| BadInput(format!("The M5a state can't be read: {e}.")))?;
     let rebuild = match state_rebuild {
-        Some(text) => {
-            Some(State::read(text).map_err(|e| BadInput(format!("The infra-rebuild state can't be read: {e}.")))?)
-        }
+        Some(text) => Some(
+            State::read(text)
+                .map_err(|e| BadInput(format!("The infra-rebuild state can't be read: {e}.")))?,
+        ),
         None => None,
     };
     let decided = match decisions {
-        Some(text) => parse_decisions(text).map_err(|e| BadInput(format!("The decisions can't be read: {e}.")))?,
+        Some(text) => {
+            parse_decisions(text).map_err(|e| BadInput(format!("The decisions can't be read: {e}.")))?
+        }
         None => Value::Null,
     };
     let Some((service_address, service)) = m5a.of_type("aws_apprunner_service").next() else {
-        return Err(BadInput("The M5a state holds no App Runner service; give it as `terraform show -json`.".into()));
+        return Err(BadInput(
+            "The M5a state holds no App Runner service; give it as `terraform show -json`.".into(),
+        ));
     };
     let arn = j::str_at(service, "arn");
     let parts = arn.and_then(names::arn);
@@ -49,10 +54,19 @@ pub fn skeleton(
         j::str_at(v, "type") == Some("CNAME") && !j::str_at(v, "name").is_some_and(|n| n.starts_with('_'))
     });
     let host = record.and_then(|(_, v)| j::str_at(v, "name"));
-    let new_host = if host.is_none() { j::str_at(&decided, "new_host") } else { None };
-    let certificate = rebuild.as_ref().and_then(|s| s.of_type("aws_acm_certificate").next());
+    let new_host = if host.is_none() {
+        j::str_at(&decided, "new_host")
+    } else {
+        None
+    };
+    let certificate = rebuild
+        .as_ref()
+        .and_then(|s| s.of_type("aws_acm_certificate").next());
     let name = host.or(new_host);
-    let environment = format!("{}.runtime_environment_variables", "source_configuration.0.image_repository.0.image_configuration.0");
+    let environment = format!(
+        "{}.runtime_environment_variables",
+        "source_configuration.0.image_repository.0.image_configuration.0"
+    );
     let worker = match decided.get("background_work") {
         Some(work) if work.get("mode").and_then(Value::as_str) == Some("switch") => work.clone(),
         Some(work) => work.clone(),
@@ -65,16 +79,29 @@ pub fn skeleton(
     }
     let cert_address = certificate.map_or("aws_acm_certificate.app", |(address, _)| address);
     if let Some(name) = name {
-        phases.insert("cert-request".into(), json!({"root": "infra_rebuild", "addresses": {cert_address: {"action": "create",
+        phases.insert(
+            "cert-request".into(),
+            json!({"root": "infra_rebuild", "addresses": {cert_address: {"action": "create",
             "gated": {"domain_name": {"after": name}, "validation_method": {"after": "DNS"},
-                "subject_alternative_names": {"after": [name], "compare": "set"}}}}}));
+                "subject_alternative_names": {"after": [name], "compare": "set"}}}}}),
+        );
     }
-    if let (Some(env), Some(off), Some(on)) = (j::str_at(&worker, "env"), j::str_at(&worker, "off"), j::str_at(&worker, "on")) {
-        phases.insert("worker-off".into(), json!({"root": "m5a", "addresses": {service_address: {"action": "update",
-            "gated": {format!("{environment}.{env}"): {"before": on, "after": off}}}}}));
+    if let (Some(env), Some(off), Some(on)) = (
+        j::str_at(&worker, "env"),
+        j::str_at(&worker, "off"),
+        j::str_at(&worker, "on"),
+    ) {
+        phases.insert(
+            "worker-off".into(),
+            json!({"root": "m5a", "addresses": {service_address: {"action": "update",
+            "gated": {format!("{environment}.{env}"): {"before": on, "after": off}}}}}),
+        );
     }
-    phases.insert("rollback-rebuild".into(), json!({"root": "infra_rebuild", "addresses": "all-in-state",
-        "forget": ["aws_cloudwatch_log_group.app", "aws_route53_record.validation"]}));
+    phases.insert(
+        "rollback-rebuild".into(),
+        json!({"root": "infra_rebuild", "addresses": "all-in-state",
+        "forget": ["aws_cloudwatch_log_group.app", "aws_route53_record.validation"]}),
+    );
     let text = |v: &Value, path: &str| j::str_at(v, path).map(str::to_owned);
     let manifest = json!({
         "schema": 1, "tool_version": concat!("headgate ", env!("CARGO_PKG_VERSION")), "run_id": run_id, "generated_at": now.to_string(),
@@ -94,9 +121,22 @@ pub fn skeleton(
         "phases": phases,
     });
     let mut missing = Vec::new();
-    for path in ["run_id", "account", "region", "app", "env", "service_arn", "zone.id", "zone.name", "dns_target", "certificate.domain_name",
-        "worker", "image", "scaling.min", "scaling.max"]
-    {
+    for path in [
+        "run_id",
+        "account",
+        "region",
+        "app",
+        "env",
+        "service_arn",
+        "zone.id",
+        "zone.name",
+        "dns_target",
+        "certificate.domain_name",
+        "worker",
+        "image",
+        "scaling.min",
+        "scaling.max",
+    ] {
         // Without a custom domain there is no target to adopt.
         if j::at(&manifest, path).is_none_or(Value::is_null) && !(path == "dns_target" && host.is_none()) {
             missing.push(path.to_owned());

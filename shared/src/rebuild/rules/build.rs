@@ -306,7 +306,7 @@ fn rbd_2(ctx: &Ctx<'_>, out: &mut Out) {
         return;
     };
     for address in state.managed() {
-        if !plan.change(address).is_some_and(|c| c.action == Action::NoOp) {
+        if plan.change(address).is_none_or(|c| c.action != Action::NoOp) {
             let text = "The resource is in the state and not a no-op of the plan.";
             out.fail(Finding::new("ADDR_MISSING", text).at(address).want("no-op"));
         }
@@ -708,7 +708,7 @@ fn rbd_9(ctx: &Ctx<'_>, out: &mut Out) {
         );
     }
     let zone = record.a("zone_id");
-    if !record.known("zone_id") || !zone.as_str().is_some_and(|z| names::zone_id(z) == ctx.m.zone_id) {
+    if !record.known("zone_id") || zone.as_str().is_none_or(|z| names::zone_id(z) != ctx.m.zone_id) {
         out.fail(
             finding("NEWHOST_NAME", "The record is in another zone.", "zone_id")
                 .want(ctx.m.zone_id.as_str())

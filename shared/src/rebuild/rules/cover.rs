@@ -268,7 +268,9 @@ fn a_5(ctx: &Ctx<'_>, out: &mut Out) {
         for path in change.changed() {
             if !within_paths(&path, allowed.iter().map(String::as_str)) {
                 let text = "This attribute may not change in this phase.";
-                let finding = Finding::new("ATTR_CHANGE_NOT_ALLOWED", text).at(&*change.address).path(path.as_str());
+                let finding = Finding::new("ATTR_CHANGE_NOT_ALLOWED", text)
+                    .at(&*change.address)
+                    .path(path.as_str());
                 out.fail(show_change(finding, change, &path));
             }
         }

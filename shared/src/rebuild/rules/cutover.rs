@@ -296,7 +296,7 @@ fn is_revert(ctx: &Ctx<'_>) -> bool {
     ctx.use_ == Some("revert")
 }
 
-fn of_host<'c>(ctx: &'c Ctx<'_>, change: &BatchChange) -> bool {
+fn of_host(ctx: &Ctx<'_>, change: &BatchChange) -> bool {
     names::dns_eq(&change.record.name, host(ctx)) && change.record.kind == "CNAME"
 }
 

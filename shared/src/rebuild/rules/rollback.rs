@@ -268,12 +268,15 @@ struct Requests {
     shown: Value,
 }
 
-/// One metric of GetMetricData, over all pages: points by time, or why it can't be told.
-fn metric(
-    ctx: &Ctx<'_>,
-    name: &str,
-    dimension: Option<&str>,
-) -> Result<(Vec<(Timestamp, f64)>, Option<Timestamp>, Option<Timestamp>), String> {
+/// Points by time, and the window that was asked for.
+struct Series {
+    points: Vec<(Timestamp, f64)>,
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+}
+
+/// One metric of GetMetricData, over all pages, or why it can't be told.
+fn metric(ctx: &Ctx<'_>, name: &str, dimension: Option<&str>) -> Result<Series, String> {
     const CALL: &str = "cloudwatch:GetMetricData";
     let entries = ctx.live.inputs_and_outputs(CALL);
     let (mut points, mut from, mut to) = (Vec::new(), None, None);
@@ -353,7 +356,7 @@ fn metric(
         to = input.get("EndTime").and_then(names::time).or(to);
     }
     if found {
-        Ok((points, from, to))
+        Ok(Series { points, from, to })
     } else {
         Err(format!("no result for {name}"))
     }
@@ -389,7 +392,7 @@ fn requests(ctx: &Ctx<'_>) -> Result<Requests, Gap> {
     // Denied, throttled or cut short.
     ctx.live.pages(CALL, &[])?;
     let bad = |why: String| Gap::Malformed(format!("{CALL}: {why}"));
-    let (points, from, to) = metric(ctx, "RequestCount", dimension(ctx).as_deref()).map_err(bad)?;
+    let Series { points, from, to } = metric(ctx, "RequestCount", dimension(ctx).as_deref()).map_err(bad)?;
     let start = match started {
         Started::At(at) => Some(at),
         _ => from,
@@ -425,7 +428,7 @@ fn requests(ctx: &Ctx<'_>) -> Result<Requests, Gap> {
         "HTTPCode_ELB_5XX_Count",
         "NewConnectionCount",
     ] {
-        if let (Ok((points, _, _)), Some(map)) = (
+        if let (Ok(Series { points, .. }), Some(map)) = (
             metric(ctx, name, dimension(ctx).as_deref()),
             shown.as_object_mut(),
         ) {

@@ -15,7 +15,9 @@ use crate::rebuild::{Files, Input, Inputs, Judgement, Request, Word};
 pub(super) fn fixture(name: &str) -> Value {
     static READ: Mutex<BTreeMap<String, Value>> = Mutex::new(BTreeMap::new());
     let mut read = READ.lock().unwrap();
-    read.entry(name.to_owned()).or_insert_with(|| serde_json::from_str(&fixture_text(&format!("{name}.json"))).unwrap()).clone()
+    read.entry(name.to_owned())
+        .or_insert_with(|| serde_json::from_str(&fixture_text(&format!("{name}.json"))).unwrap())
+        .clone()
 }
 
 /// Stands for SHA-256 in tests, which hash some megabytes a thousand times: as long, and as good as different.
@@ -375,10 +377,7 @@ impl Case {
         }
         let mut files = self.files.clone();
         if let (Some(files), Some(batch)) = (&mut files, self.docs.get("dns_batch")) {
-            files.insert(
-                "dns/batch.json".into(),
-                Some(hash(batch.to_string().as_bytes())),
-            );
+            files.insert("dns/batch.json".into(), Some(hash(batch.to_string().as_bytes())));
         }
         let mut push = |kind: &str, bytes: Vec<u8>| {
             let mut input = Input::unreadable(kind, &format!("file:{kind}"), "");

@@ -7,8 +7,8 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::cases::{
-    answer, batch, created, cutover, destroy, import_7a, null_noop, pre_create, ready, rebuild, rebuild_new_host, rolled_back,
-    switch, worker_off_live,
+    answer, batch, created, cutover, destroy, import_7a, null_noop, pre_create, ready, rebuild,
+    rebuild_new_host, rolled_back, switch, worker_off_live,
 };
 use super::harness::*;
 use crate::rebuild::codes::CODES;
@@ -57,7 +57,10 @@ fn handoff(change: impl FnOnce(&mut Case)) -> Case {
     // The fixture's state has no association; add one, and the plan's entry of it.
     let association = json!({"address": "aws_apprunner_custom_domain_association.app", "mode": "managed",
         "values": {"id": "api.example.com,arn", "domain_name": HOST}});
-    case.doc("state_m5a")["values"]["root_module"]["resources"].as_array_mut().unwrap().push(association);
+    case.doc("state_m5a")["values"]["root_module"]["resources"]
+        .as_array_mut()
+        .unwrap()
+        .push(association);
     edit(case, change)
 }
 
@@ -72,11 +75,17 @@ fn unprepare(change: impl FnOnce(&mut Case)) -> Case {
         let (before, after) = (role["before"].clone(), role["after"].clone());
         role["before"] = after;
         role["after"] = before;
-        c.doc("plan").as_object_mut().unwrap().shift_remove("resource_drift");
+        c.doc("plan")
+            .as_object_mut()
+            .unwrap()
+            .shift_remove("resource_drift");
         let ttl = &mut c.change("aws_route53_record.domain")["change"];
         ttl["actions"] = json!(["no-op"]);
         ttl["before"] = ttl["after"].clone();
-        c.docs.insert("state_rebuild", json!({"format_version": "1.0", "terraform_version": "1.11.4"}));
+        c.docs.insert(
+            "state_rebuild",
+            json!({"format_version": "1.0", "terraform_version": "1.11.4"}),
+        );
         c.docs.remove("cert_requested");
     });
     case.request.direction = "rollback".into();
@@ -162,7 +171,10 @@ fn off_twin(change: impl FnOnce(&mut Case)) -> Case {
 }
 
 fn steady(change: impl FnOnce(&mut Case)) -> Case {
-    edit(Case::plan("steady:infra_rebuild", "steady__handover_ignore_task_definition"), change)
+    edit(
+        Case::plan("steady:infra_rebuild", "steady__handover_ignore_task_definition"),
+        change,
+    )
 }
 
 fn states(change: impl FnOnce(&mut Case)) -> Case {
@@ -178,13 +190,20 @@ fn back(change: impl FnOnce(&mut Case)) -> Case {
 }
 
 fn destroyed(change: impl FnOnce(&mut Case)) -> Case {
-    edit(destroy("rollback__all_in_state_forget_log_and_validation"), change)
+    edit(
+        destroy("rollback__all_in_state_forget_log_and_validation"),
+        change,
+    )
 }
 
 fn zones(list: Value) -> impl FnOnce(&mut Case) {
     move |c| {
         let output = json!({"IsTruncated": false, "HostedZones": list});
-        c.read("route53:ListHostedZonesByName", json!({"DNSName": "example.com"}), output);
+        c.read(
+            "route53:ListHostedZonesByName",
+            json!({"DNSName": "example.com"}),
+            output,
+        );
     }
 }
 
@@ -239,7 +258,10 @@ fn extra(address: &'static str, action: &'static str) -> impl FnOnce(&mut Case) 
 }
 
 fn env_off(case: &mut Case, address: &str, from: &str, to: &str) {
-    let text = after(case, address)["container_definitions"].as_str().unwrap().replace(from, to);
+    let text = after(case, address)["container_definitions"]
+        .as_str()
+        .unwrap()
+        .replace(from, to);
     after(case, address)["container_definitions"] = json!(text);
 }
 
@@ -609,17 +631,38 @@ fn timed_out() -> Case {
 #[test]
 fn rb_8_accepts_the_timed_out_certificate() {
     let judged = timed_out().passes();
-    assert!(judged.0.verdict.left_behind.iter().any(|l| l.kind == "certificate" && l.id == CERT));
+    assert!(
+        judged
+            .0
+            .verdict
+            .left_behind
+            .iter()
+            .any(|l| l.kind == "certificate" && l.id == CERT)
+    );
     // While the certificate lives, the same plan is refused.
     edit(timed_out(), |c| c.certificate("PENDING_VALIDATION", HOUR)).fails(&["ADDR_MISSING"]);
 }
 
 #[test]
 fn the_bases_pass() {
-    for case in [handoff(|_| {}), prepare(|_| {}), unprepare(|_| {}), prepare_alb(|_| {}), verify_2a(|_| {}), on_live(|_| {}), worker_on_live(|_| {}),
-        live_revision(|_| {}), shift(|_| {}), converted(|_| {}), revert(|_| {}), steady(|_| {}), states(|_| {}), back(|_| {}), destroyed(|_| {}),
-        Case::new("rolled-back").with_simple_record()]
-    {
+    for case in [
+        handoff(|_| {}),
+        prepare(|_| {}),
+        unprepare(|_| {}),
+        prepare_alb(|_| {}),
+        verify_2a(|_| {}),
+        on_live(|_| {}),
+        worker_on_live(|_| {}),
+        live_revision(|_| {}),
+        shift(|_| {}),
+        converted(|_| {}),
+        revert(|_| {}),
+        steady(|_| {}),
+        states(|_| {}),
+        back(|_| {}),
+        destroyed(|_| {}),
+        Case::new("rolled-back").with_simple_record(),
+    ] {
         case.passes();
     }
 }
@@ -639,14 +682,31 @@ fn every_code_of_every_rule_has_a_violation() {
 #[test]
 fn every_code_is_explained_and_every_explained_code_is_used() {
     // Codes that no rule of the list raises: the request, the evidence and the machine itself.
-    let outside = ["INPUT_PHASE_UNKNOWN", "INPUT_HASH_MISMATCH", "EVID_UNREADABLE", "EVID_TRUNCATED", "INTERNAL_RULE_ERROR",
-        "RETIRE_UNAVAILABLE", "WARN_INPUT_UNUSED", "WARN_NOT_CHECKED"];
-    let used: BTreeSet<&str> = rules::all().iter().flat_map(|r| r.codes).copied().chain(outside).collect();
+    let outside = [
+        "INPUT_PHASE_UNKNOWN",
+        "INPUT_HASH_MISMATCH",
+        "EVID_UNREADABLE",
+        "EVID_TRUNCATED",
+        "INTERNAL_RULE_ERROR",
+        "RETIRE_UNAVAILABLE",
+        "WARN_INPUT_UNUSED",
+        "WARN_NOT_CHECKED",
+    ];
+    let used: BTreeSet<&str> = rules::all()
+        .iter()
+        .flat_map(|r| r.codes)
+        .copied()
+        .chain(outside)
+        .collect();
     let explained: BTreeSet<&str> = CODES.iter().map(|c| c.code).collect();
     assert_eq!(used, explained);
     assert_eq!(explained.len(), CODES.len(), "a code is explained twice");
     for code in CODES {
-        assert!(!code.meaning.is_empty() && !code.why.is_empty() && !code.recovery.is_empty(), "{}", code.code);
+        assert!(
+            !code.meaning.is_empty() && !code.why.is_empty() && !code.recovery.is_empty(),
+            "{}",
+            code.code
+        );
     }
 }
 
@@ -690,7 +750,9 @@ const OURS: &[(&str, &str)] = &[
 /// Every id of spec/rebuild.md 2.2 to 2.9.
 fn spec_ids() -> BTreeSet<String> {
     let mut out = BTreeSet::new();
-    let mut range = |prefix: &str, numbers: std::ops::RangeInclusive<u32>| out.extend(numbers.map(|n| format!("{prefix}{n}")));
+    let mut range = |prefix: &str, numbers: std::ops::RangeInclusive<u32>| {
+        out.extend(numbers.map(|n| format!("{prefix}{n}")))
+    };
     range("IN-", 1..=10);
     range("G-", 1..=20);
     range("A-", 1..=11);
@@ -750,25 +812,45 @@ fn table() -> String {
         let phases = if rule.phases.len() == PHASES.len() {
             "all".to_owned()
         } else {
-            rule.phases.iter().map(|p| p.as_str()).collect::<Vec<_>>().join(", ")
+            rule.phases
+                .iter()
+                .map(|p| p.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
         };
         if rule.codes.is_empty() {
-            out.push_str(&format!("| {} | {} | {phases} | - | `cases.rs` |\n", rule.id, rule.what));
+            out.push_str(&format!(
+                "| {} | {} | {phases} | - | `cases.rs` |\n",
+                rule.id, rule.what
+            ));
         }
         for code in rule.codes {
-            let names = tests.get(&(rule.id, *code)).map(|n| n.join("`, `")).unwrap_or_default();
-            out.push_str(&format!("| {} | {} | {phases} | `{code}` | `{names}` |\n", rule.id, rule.what));
+            let names = tests
+                .get(&(rule.id, *code))
+                .map(|n| n.join("`, `"))
+                .unwrap_or_default();
+            out.push_str(&format!(
+                "| {} | {} | {phases} | `{code}` | `{names}` |\n",
+                rule.id, rule.what
+            ));
         }
     }
     out.push_str("\n## Rules by phase\n\n| phase | rules |\n|---|---|\n");
     for phase in PHASES.iter().filter(|p| **p != Phase::Retire) {
-        let ids: Vec<&str> = rules::all().iter().filter(|r| r.phases.contains(phase)).map(|r| r.id).collect();
+        let ids: Vec<&str> = rules::all()
+            .iter()
+            .filter(|r| r.phases.contains(phase))
+            .map(|r| r.id)
+            .collect();
         out.push_str(&format!("| `{phase}` | {} |\n", ids.join(", ")));
     }
     out.push_str("| `retire` | always `RETIRE_UNAVAILABLE` |\n\n## Ids without a function of their own\n\n| id | kept in |\n|---|---|\n");
-    ELSEWHERE.iter().for_each(|(id, place)| out.push_str(&format!("| {id} | {place} |\n")));
+    ELSEWHERE
+        .iter()
+        .for_each(|(id, place)| out.push_str(&format!("| {id} | {place} |\n")));
     out.push_str("\n## Ids that are ours\n\n| id | rule of the specification |\n|---|---|\n");
-    OURS.iter().for_each(|(id, place)| out.push_str(&format!("| {id} | {place} |\n")));
+    OURS.iter()
+        .for_each(|(id, place)| out.push_str(&format!("| {id} | {place} |\n")));
     out
 }
 
@@ -779,7 +861,10 @@ fn table_path() -> String {
 #[test]
 fn the_table_in_the_documentation_is_current() {
     let written = std::fs::read_to_string(table_path()).unwrap();
-    assert!(written == table(), "docs/rebuild-rules.md is not current: run the ignored test write_the_table");
+    assert!(
+        written == table(),
+        "docs/rebuild-rules.md is not current: run the ignored test write_the_table"
+    );
 }
 
 #[test]
