@@ -10,6 +10,10 @@
 
 #[path = "functions/install.rs"]
 mod install;
+#[path = "functions/link_details.rs"]
+mod link_details;
+#[path = "functions/model_check.rs"]
+mod model_check;
 #[path = "functions/updater_course.rs"]
 mod updater_course;
 #[path = "functions/updater_door.rs"]

@@ -24,6 +24,7 @@ use std::time::Duration;
 #[doc(hidden)]
 pub mod harness {
     pub mod cloudformation;
+    pub mod codebuild;
     pub mod events;
     pub mod http;
     pub mod ministack;
@@ -35,6 +36,7 @@ pub mod harness {
 }
 
 pub use harness::cloudformation::{ChangeSet, FakeCloudFormation, Parameter, Plan};
+pub use harness::codebuild::{Build, FakeCodeBuild};
 pub use harness::events::{Caller, HttpCall, HttpReply};
 pub use harness::http;
 pub use harness::ministack::{Table, ministack};
@@ -47,3 +49,11 @@ pub use harness::source;
 /// How long the harness waits for something that must come. Generous, because two busy cores are slow and
 /// because nothing is decided by it.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The time so many seconds ago, as rows hold it.
+pub fn ago(seconds: i64) -> String {
+    format!(
+        "{:.3}",
+        jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds)
+    )
+}

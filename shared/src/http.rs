@@ -252,13 +252,20 @@ impl Response {
     #[must_use]
     pub fn finish(mut self, request: &Request) -> Self {
         if request.method == "GET" && self.status == 200 {
-            let tag = weak_etag(&self.body);
+            // A domain whose times are part of what it says brings a tag of its own.
+            let tag = self
+                .headers
+                .get("etag")
+                .cloned()
+                .unwrap_or_else(|| weak_etag(&self.body));
             let known = request
                 .headers
                 .get("if-none-match")
                 .is_some_and(|h| etag_matches(h, &tag));
             if known {
+                let retry = self.headers.remove("retry-after");
                 self = Self::empty(304);
+                self.headers.extend(retry.map(|r| ("retry-after".to_owned(), r)));
             }
             self = self.header("etag", tag);
         }

@@ -18,6 +18,7 @@ pub mod error;
 #[cfg(any(test, feature = "fakes"))]
 pub mod explore;
 pub mod http;
+pub mod links;
 pub mod rebuild;
 pub mod release;
 pub mod release_check;

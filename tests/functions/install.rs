@@ -77,13 +77,14 @@ impl Install {
         function
     }
 
-    /// Stores a model check of that release in that state.
+    /// Stores a model check of that release in that state, started a minute ago.
     pub(crate) fn check(&self, release: &str, state: &str) {
+        let started = headgate_tests::ago(60);
         self.table.put(&json!({
             "pk": "INSTALL#install", "sk": format!("CHECK#{release}"), "schema": 1, "rev": 1,
             "release": release, "state": state, "attempt": 1, "build_id": "check:1",
             "build_status": if state == "pending" { "IN_PROGRESS" } else { "SUCCEEDED" },
-            "started_at": "2026-11-30T09:00:00Z", "checked_at": "2026-11-30T09:05:00Z",
+            "started_at": started, "checked_at": started,
             "template_sha256": "a".repeat(64), "models": [],
             "reason": {"code": "x", "text": "because"},
         }));
@@ -202,11 +203,32 @@ pub(crate) fn discard(function: &Function, id: &str) -> HttpReply {
     call(function, &HttpCall::post(&format!("/updates/{id}/discard")))
 }
 
-/// An event of `events/updater`.
+/// Runs the cases a few at a time: each has an install of its own, and most of its time is the SDK waiting
+/// before a repeat.
+pub(crate) fn side_by_side<C: Send>(cases: Vec<C>, run: impl Fn(C) + Sync) {
+    let cases = std::sync::Mutex::new(cases.into_iter());
+    let next = || cases.lock().unwrap().next();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(case) = next() {
+                    run(case);
+                }
+            });
+        }
+    });
+}
+
+/// An event of `events/updater`, or of the named function's folder.
 macro_rules! event {
     ($name:literal) => {
+        crate::install::event!("updater", $name)
+    };
+    ($function:literal, $name:literal) => {
         serde_json::from_str::<serde_json::Value>(include_str!(concat!(
-            "../../events/updater/",
+            "../../events/",
+            $function,
+            "/",
             $name,
             ".json"
         )))

@@ -4,7 +4,7 @@
 use headgate_tests::{Answer, Function, Gate, HttpCall, HttpReply};
 use serde_json::{Value, json};
 
-use crate::install::{Install, apply, begin, discard, event, get, version};
+use crate::install::{Install, apply, begin, discard, event, get, side_by_side, version};
 
 const CFN: &str = "cloudformation";
 
@@ -318,12 +318,47 @@ fn a_read_that_never_answers_is_given_up() {
     let updater = install.updater();
     let id = install.prepare(&updater, "2.4.0");
     install.aws.always(CFN, "DescribeChangeSet", Answer::NeverAnswers);
+    install.aws.always(CFN, "DescribeStacks", Answer::NeverAnswers);
+    install.aws.always("s3", "GetObject", Answer::NeverAnswers);
     let seen = version(&updater);
     assert_eq!(
         (seen.text("/update/id"), seen.text("/status/state")),
         (id.as_str(), "prepared")
     );
     assert!(flags(&seen).contains(&"stale_read"), "{seen:?}");
+}
+
+#[test]
+fn a_release_list_that_may_not_be_read_names_the_permission() {
+    let install = Install::new();
+    let updater = install.updater();
+    install.aws.always("s3", "GetObject", Answer::AccessDenied);
+    let seen = version(&updater);
+    assert_eq!(seen.text("/blockers/0/code"), "releases_unreadable", "{seen:?}");
+    assert!(
+        seen.at("/blockers").to_string().contains("s3:GetObject"),
+        "{seen:?}"
+    );
+    assert_eq!(seen.text("/current/release"), "2.3.0", "the rest is shown");
+    install.aws.always("s3", "GetObject", Answer::Throttled);
+    assert_eq!(version(&updater).text("/blockers/0/code"), "releases_unreadable");
+    begin(&updater, "2.4.0").expect_problem(503, "aws_unavailable");
+    assert_eq!(install.rows().len(), 0);
+}
+
+#[test]
+fn events_that_may_not_be_read_do_not_hide_the_state() {
+    let install = Install::new();
+    let updater = install.updater();
+    install.run(&updater, "2.4.0");
+    install
+        .aws
+        .always(CFN, "DescribeStackEvents", Answer::AccessDenied);
+    let seen = version(&updater);
+    assert_eq!(seen.text("/status/state"), "applying");
+    assert!(flags(&seen).contains(&"needs_permission"), "{seen:?}");
+    install.cfn.complete_run("install");
+    assert_eq!(version(&updater).text("/status/state"), "updated");
 }
 
 #[test]
@@ -477,6 +512,21 @@ fn a_table_that_can_not_be_reached_refuses_writes_and_loses_nothing() {
     apply(&updater, &id).expect(202);
 }
 
+#[test]
+fn a_table_that_is_not_there_is_said_and_not_guessed_around() {
+    let install = Install::new();
+    let updater = install.updater();
+    install.table.delete();
+    for reply in [
+        get(&updater, "/version"),
+        get(&updater, "/updates"),
+        begin(&updater, "2.4.0"),
+    ] {
+        reply.expect_problem(503, "aws_unavailable");
+    }
+    assert_eq!(install.cloudformation_writes(), (0, 0, 0));
+}
+
 // --- every point of the course
 
 /// What a person and a schedule do until the install is at 2.4.0: polls, time, and the button.
@@ -593,26 +643,27 @@ fn dying_at_any_request_of_discard_leaves_nothing_wrong_behind() {
 }
 
 fn die_everywhere(part: &str) {
-    for n in 1..=requests_of(part) {
-        for (when, inner) in [("before", Answer::Drops), ("after", Answer::Behind)] {
-            let (install, updater, request) = course(part);
-            let gate = Gate::new();
-            install
-                .aws
-                .nth(n, "*", Answer::Late(gate.clone(), Box::new(inner)));
-            let invocation = updater.begin(request.event().to_string().as_bytes());
-            gate.reached();
-            updater.kill();
-            gate.open();
-            assert_eq!(invocation.outcome(), headgate_tests::Outcome::Died);
-            drop(updater);
-            let what = format!(
-                "{part} died {when} request {n} ({})",
-                install.aws.traffic().names().join(" ")
-            );
-            carry_on(&install, &install.updater(), &what);
-        }
-    }
+    let requests = 1..=requests_of(part);
+    let moments = [("before", Answer::Drops), ("after", Answer::Behind)];
+    let cases = requests.flat_map(|n| moments.clone().map(|(when, inner)| (n, when, inner)));
+    side_by_side(cases.collect(), |(n, when, inner)| {
+        let (install, updater, request) = course(part);
+        let gate = Gate::new();
+        install
+            .aws
+            .nth(n, "*", Answer::Late(gate.clone(), Box::new(inner)));
+        let invocation = updater.begin(request.event().to_string().as_bytes());
+        gate.reached();
+        updater.kill();
+        gate.open();
+        assert_eq!(invocation.outcome(), headgate_tests::Outcome::Died);
+        drop(updater);
+        let what = format!(
+            "{part} died {when} request {n} ({})",
+            install.aws.traffic().names().join(" ")
+        );
+        carry_on(&install, &install.updater(), &what);
+    });
 }
 
 #[test]
@@ -632,20 +683,24 @@ fn an_outage_from_any_request_of_discard_on_leaves_nothing_wrong_behind() {
 
 fn fail_everywhere(part: &str) {
     let requests = requests_of(part);
+    let mut cases = Vec::new();
     for service in ["dynamodb", CFN] {
         for n in 1..=requests {
             for fault in [Answer::ServerError, Answer::lost()] {
-                let (install, updater, request) = course(part);
-                install.aws.from_nth(n, service, fault.clone());
-                let reply = HttpReply::from_answer(&updater.invoke(request.event()).answer());
-                let fine = (200..300).contains(&reply.status) || [409, 422, 503].contains(&reply.status);
-                let what = format!("{part}: {service} {fault:?} from request {n} on");
-                assert!(fine, "{what}: {reply:?}");
-                install.aws.forget_nth();
-                carry_on(&install, &updater, &what);
+                cases.push((service, n, fault));
             }
         }
     }
+    side_by_side(cases, |(service, n, fault)| {
+        let (install, updater, request) = course(part);
+        install.aws.from_nth(n, service, fault.clone());
+        let reply = HttpReply::from_answer(&updater.invoke(request.event()).answer());
+        let fine = (200..300).contains(&reply.status) || [409, 422, 503].contains(&reply.status);
+        let what = format!("{part}: {service} {fault:?} from request {n} on");
+        assert!(fine, "{what}: {reply:?}");
+        install.aws.forget_nth();
+        carry_on(&install, &updater, &what);
+    });
 }
 
 // --- rows of other builds

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -162,15 +163,16 @@ impl Gate {
 struct Meeting(Arc<(Mutex<usize>, Condvar)>);
 
 impl Meeting {
-    /// True when all have come.
+    /// True when all have come. Bounded by less than [`PATIENCE`]: the callers give up after seconds anyway.
     fn join(&self) -> bool {
+        const BOUND: Duration = Duration::from_secs(20);
         let mut missing = self.0.0.lock().unwrap();
         *missing = missing.saturating_sub(1);
         self.0.1.notify_all();
         let (missing, _) = self
             .0
             .1
-            .wait_timeout_while(missing, PATIENCE, |missing| *missing > 0)
+            .wait_timeout_while(missing, BOUND, |missing| *missing > 0)
             .unwrap();
         *missing == 0
     }

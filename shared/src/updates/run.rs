@@ -72,6 +72,9 @@ pub struct Reconciled {
     pub lost: bool,
     /// Flags about the call itself: out of time, table not writable.
     pub flags: Vec<Flag>,
+    /// Why the last write was not answered, if it was not: then what is stored is not known, and nobody may
+    /// act on it in this call.
+    pub unsaved: Option<CallError>,
     /// How many writes were made.
     pub wrote: usize,
 }
@@ -233,6 +236,7 @@ async fn resume<W: World>(
         observed,
         lost: false,
         flags: Vec::new(),
+        unsaved: None,
         wrote,
     };
     for _ in 0..STEPS_MAX {
@@ -282,6 +286,7 @@ async fn resume<W: World>(
                     }
                     Err(WriteError::Call(e)) => {
                         r.flags.push(decide::read_flag(&e));
+                        r.unsaved = Some(e);
                         return Ok(r);
                     }
                 }
@@ -401,7 +406,7 @@ pub async fn begin<W: World>(w: &W, call: &Call<'_>, release: &str) -> Result<Be
             extras: vec![],
         });
     }
-    if r.lost || r.flags.iter().any(|f| f.code == "stale_read") {
+    if r.lost || r.unsaved.is_some() || r.flags.iter().any(|f| f.code == "stale_read") {
         let text = "The updates were being changed by somebody else; begin again.";
         return Err(Refused::Conflict {
             blocker: Blocker {
@@ -729,6 +734,7 @@ async fn published_by_other<W: World>(w: &W, call: &Call<'_>, id: &str, arn: &st
         observed: Observed::default(),
         lost: true,
         flags: vec![],
+        unsaved: None,
         wrote: 0,
     };
     Err(update_blocker(&r, call.now).unwrap_or_else(|| {
@@ -1175,6 +1181,12 @@ fn apply_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
             what: "the stack could not be read, so nothing was started",
         });
     }
+    if let Some(error) = &r.unsaved {
+        return Some(Refused::Aws {
+            error: error.clone(),
+            what: "what CloudFormation says could not be recorded, so nothing was started",
+        });
+    }
     if r.lost {
         return Some(with_pending(conflict(
             "not_pending",
@@ -1271,8 +1283,10 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
     if let Some(refusal) = discard_refusal(&r, &row) {
         return Err(refusal);
     }
-    let arn = row.change_set_id.clone();
-    if let Some(arn) = arn.filter(|_| decide::class_of(&r.observed, id) != Some(tables::Class::Gone)) {
+    let mut answered = true;
+    // Asked for even where the set was not found: that may be a read from before it was made, and deleting what
+    // is gone succeeds (spec/updates.md 4.1 item 5).
+    if let Some(arn) = row.change_set_id.clone() {
         match w.act(&Act::Delete { arn: arn.clone() }).await {
             Ok(_) => {}
             Err(e) if e.class == Class::NotFound => {}
@@ -1295,8 +1309,10 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
                 }
                 let gone = matches!(observed.sets.get(id), Some(SetRead::NotFound));
                 if gone && there.rev == row.rev && !decide::has_run(&row, &observed) {
-                    // The delete was done and its answer lost: go on as if it had been answered.
+                    // The delete was done and its answer lost: go on as if it had been answered. The clean-up
+                    // deletes once more, because this read may have been behind as well.
                     r.snapshot = snapshot;
+                    answered = false;
                 } else {
                     let after = resume(w, call, Purpose { full: true }, snapshot, observed, r.wrote).await?;
                     let there = after.snapshot.find(id).map(|v| v.row.clone()).unwrap_or(there);
@@ -1321,9 +1337,12 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
     next.reason = Some(reason.from_source("user"));
     next.finished_at = Some(call.now);
     next.progress = None;
-    next.change_set_cleanup = Cleanup::Done;
+    next.change_set_cleanup = if answered { Cleanup::Done } else { Cleanup::Pending };
     next.ttl = Some(crate::store::ttl(call.now, decide::KEEP_DAYS));
     let mut head = r.snapshot.head.row.clone();
+    if !answered {
+        head.work.insert(id.to_owned());
+    }
     if head.pending.as_deref() == Some(id) {
         head.pending = None;
     }
@@ -1374,6 +1393,16 @@ fn discard_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
             if row.change_set_id.is_none() {
                 let text = "The request to make the change set is still in flight; try again in two minutes.";
                 return Some(conflict("update_preparing", text));
+            }
+            if decide::class_of(&r.observed, &row.id).is_some_and(|c| c.has_run()) {
+                let text = "CloudFormation runs the update, so it can not be discarded.";
+                return Some(conflict("update_applying", text));
+            }
+            if let Some(error) = &r.unsaved {
+                return Some(Refused::Aws {
+                    error: error.clone(),
+                    what: "what CloudFormation says could not be recorded, so nothing was deleted",
+                });
             }
             match r.observed.sets.get(&row.id) {
                 Some(SetRead::Failed(e)) => Some(Refused::Aws {
