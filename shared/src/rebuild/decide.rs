@@ -320,6 +320,13 @@ pub(crate) fn judge_with(
                 }
             }
             finish_plan(&ctx, &mut out);
+            if ctx
+                .state_rebuild
+                .as_ref()
+                .is_some_and(|s| s.managed().next().is_none())
+            {
+                out.facts.insert("infra_rebuild_empty".into(), json!(true));
+            }
             if let Some(at) = ctx.plan().and_then(|p| p.timestamp.as_deref()) {
                 out.facts.insert("plan_timestamp".into(), json!(at));
             }

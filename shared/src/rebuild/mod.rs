@@ -5,6 +5,9 @@
 //! verdict out. Rules are small functions that carry the id of the specification, one file per phase family in
 //! `rules/`; the table of all of them is `docs/rebuild-rules.md`.
 
+pub mod api;
+#[cfg(feature = "aws-rebuild")]
+pub mod aws;
 pub mod codes;
 mod decide;
 mod inputs;
@@ -15,7 +18,9 @@ mod phase;
 mod plan;
 pub mod report;
 mod rules;
+pub mod run;
 mod skeleton;
+mod store;
 mod verdict;
 mod yaml;
 

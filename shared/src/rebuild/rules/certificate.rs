@@ -904,6 +904,8 @@ fn cq_3(ctx: &Ctx<'_>, out: &mut Out) {
     let close = close.map(|t| t.to_string());
     out.facts.insert("outcome".into(), json!(outcome));
     out.facts.insert("window_closes_at".into(), json!(close));
+    out.facts
+        .insert("certificate_arn".into(), json!(seen.certificate.arn));
     out.must_keep.insert(MustKeep {
         zone_id: ctx.m.zone_id.clone(),
         name: seen.option.name.clone(),

@@ -2,6 +2,7 @@
 //! and fuzz.
 
 mod cases;
+mod function;
 mod harness;
 mod mutation;
 mod rules;
