@@ -1,5 +1,7 @@
 //! The command as a person and a CI job use it: files in, a report on stdout, an exit status.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // helpers of tests stand outside #[test]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
