@@ -538,7 +538,9 @@ pub struct Meanwhile(Vec<(String, Other)>);
 
 impl std::fmt::Debug for Meanwhile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(word, _)| word)).finish()
+        f.debug_list()
+            .entries(self.0.iter().map(|(word, _)| word))
+            .finish()
     }
 }
 
@@ -580,10 +582,7 @@ impl FakeWorld {
 
     /// Lets somebody else act just before the first request whose trace line contains `word`.
     pub fn meanwhile(&self, word: &str, other: impl FnOnce(&FakeWorld) + 'static) {
-        self.others
-            .borrow_mut()
-            .0
-            .push((word.into(), Box::new(other)));
+        self.others.borrow_mut().0.push((word.into(), Box::new(other)));
     }
 
     /// Stores a row as it is.
@@ -741,9 +740,11 @@ pub fn save_line(writes: &[Write]) -> String {
 fn judge(writes: &[Write], answer: Result<(), WriteError>) -> Result<(), WriteError> {
     match answer {
         Err(WriteError::Conflict(lost))
-            if lost
-                .iter()
-                .all(|c| writes.get(c.index).is_some_and(|w| w.already_done(c.old.as_ref()))) =>
+            if lost.iter().all(|c| {
+                writes
+                    .get(c.index)
+                    .is_some_and(|w| w.already_done(c.old.as_ref()))
+            }) =>
         {
             Ok(())
         }

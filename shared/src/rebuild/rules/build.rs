@@ -1478,6 +1478,16 @@ fn own_groups(state: &State) -> (BTreeSet<String>, BTreeSet<String>) {
     (all.filter(|id| !lb.contains(id)).collect(), lb)
 }
 
+/// The security groups with which Terraform made a service.
+fn planned_groups(service: &Value) -> Vec<String> {
+    let list = j::at(service, "network_configuration.0.security_groups").and_then(Value::as_array);
+    list.into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
+}
+
 fn cre_8(ctx: &Ctx<'_>, out: &mut Out) {
     let Some(state) = &ctx.state_rebuild else { return };
     let Some(service) = ecs_service(ctx, out) else {
@@ -1487,7 +1497,9 @@ fn cre_8(ctx: &Ctx<'_>, out: &mut Out) {
     let (mut want, _) = own_groups(state);
     let of_app_runner = ctx.state_m5a.iter().flat_map(|s| s.of_type("aws_security_group"));
     let service_group = of_app_runner.filter(|(address, _)| address.to_ascii_lowercase().contains("service"));
-    want.extend(service_group.filter_map(|(_, v)| j::str_at(v, "id").map(str::to_owned)));
+    let service_group: Vec<String> = service_group
+        .filter_map(|(_, v)| j::str_at(v, "id").map(str::to_owned))
+        .collect();
     let decided = ctx
         .decisions
         .as_ref()
@@ -1498,6 +1510,23 @@ fn cre_8(ctx: &Ctx<'_>, out: &mut Out) {
             want.insert(group.clone());
         }
     }
+    if service_group.is_empty() {
+        // The M5a state does not show ServiceSecurityGroup. The one further group with which Terraform made the
+        // service is it, unless something else was decided about that group.
+        let made: Vec<String> = state
+            .of_type("aws_ecs_service")
+            .flat_map(|(_, v)| planned_groups(v))
+            .collect();
+        let decided = |group: &&String| decided.is_some_and(|d| d.contains_key(*group));
+        let further: Vec<&String> = made
+            .iter()
+            .filter(|g| !want.contains(*g) && !decided(g))
+            .collect();
+        if let [one] = further.as_slice() {
+            want.insert((*one).clone());
+        }
+    }
+    want.extend(service_group);
     for group in seen.difference(&want) {
         if decided.is_none_or(|d| !d.contains_key(group)) {
             let text =

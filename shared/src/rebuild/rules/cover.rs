@@ -413,22 +413,22 @@ fn environment(change: &Change<'_>, path: &str, gated: &Gated, out: &mut Out) {
     }
 }
 
-/// The configuration refers to the listed address and to nothing else.
+/// The configuration refers to the listed address, or attribute of it, and to nothing else.
 fn reference(ctx: &Ctx<'_>, address: &str, path: &str, gated: &Gated, out: &mut Out) {
     let want = gated.after.as_ref().and_then(Value::as_str).unwrap_or("");
     let config = ctx.plan().and_then(|p| p.config(address));
-    if want.is_empty() || !config.is_some_and(|c| c.refers_only_to(path, want)) {
-        let seen: Vec<String> = config
-            .map(|c| c.references(path).iter().map(|r| (*r).to_owned()).collect())
-            .unwrap_or_default();
+    let refs: Vec<&str> = config.map(|c| c.references(path)).unwrap_or_default();
+    // Terraform lists `aws_lb.app.dns_name` and then `aws_lb.app`.
+    let under = |inner: &str, outer: &str| {
+        inner
+            .strip_prefix(outer)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    let first = refs.first().is_some_and(|r| under(r, want));
+    if want.is_empty() || !first || !refs.iter().all(|r| under(r, want) || under(want, r)) {
         let text = "The configuration does not refer to the listed resource alone.";
-        out.fail(
-            Finding::new("ATTR_AFTER_MISMATCH", text)
-                .at(address)
-                .path(path)
-                .want(want)
-                .saw(seen),
-        );
+        let finding = Finding::new("ATTR_AFTER_MISMATCH", text).at(address).path(path);
+        out.fail(finding.want(want).saw(serde_json::json!(refs)));
     }
 }
 

@@ -256,9 +256,11 @@ fn started(ctx: &Ctx<'_>) -> Started {
             || targets.any(|(_, v)| v.get("max_capacity").and_then(Value::as_i64) == Some(0))
     });
     match (never, ctx.knows_order()) {
-        (true, _) => Started::Never,
+        (true, true) => Started::Never,
         (false, true) => Started::Unknown,
-        (false, false) => Started::NoRecord,
+        // Without the record a state at zero may be an old one; a count that was read is looked at.
+        (true, false) if !ctx.live.any("cloudwatch:GetMetricData") => Started::Never,
+        (_, false) => Started::NoRecord,
     }
 }
 
@@ -317,9 +319,14 @@ fn metric(ctx: &Ctx<'_>, name: &str, dimension: Option<&str>) -> Result<Series, 
             .and_then(Value::as_array)
             .ok_or("no MetricDataResults")?;
         for result in results {
+            let label = || j::str_at(result, "Label").or_else(|| j::str_at(result, "Id"));
             let mine = match &id {
                 Some(id) => j::str_at(result, "Id") == Some(id),
-                None => j::str_at(result, "Label") == Some(name),
+                // The query was not recorded: go by the label, or by there being one result only.
+                None => {
+                    label().is_some_and(|l| l.eq_ignore_ascii_case(name))
+                        || (results.len() == 1 && name == "RequestCount")
+                }
             };
             if !mine {
                 continue;

@@ -431,6 +431,14 @@ fn c42_created_certificate_pending() {
 }
 
 #[test]
+fn created_knows_the_service_security_group_by_the_state() {
+    // Terraform made the service with one further group, about which nothing was decided.
+    let mut case = created();
+    case.doc("decisions")["env_sg"] = json!({});
+    case.passes();
+}
+
+#[test]
 fn c43_created_a_task_runs() {
     let mut case = created();
     case.output("ecs:DescribeServices")["services"][0]["runningCount"] = json!(1);
@@ -717,6 +725,15 @@ fn c69_rolled_back_metrics_denied() {
     case.read_fails("cloudwatch:GetMetricData", "AccessDenied");
     let judged = case.gives(Word::Indeterminate, &["RB_REQUESTCOUNT_UNAVAILABLE"]);
     assert!(judged.0.verdict.failures[0].needs_admin);
+    // Also without the run's record, and with a state of before start.
+    case.prior.clear();
+    case.docs.remove("answer");
+    case.state_rebuild("after-8a");
+    case.gives(Word::Indeterminate, &["RB_REQUESTCOUNT_UNAVAILABLE"]);
+    // RK-9: where nothing was ever started the count is 0 by construction, and the question stays.
+    case.no_read("cloudwatch:GetMetricData");
+    case.gives(Word::NeedsAnswer, &["RB_ANSWER_REQUIRED"])
+        .only(&["RB_ANSWER_REQUIRED"]);
 }
 
 pub(super) fn destroy(plan: &str) -> Case {

@@ -356,7 +356,12 @@ impl Case {
     /// Writes everything but the plan once, so that many mutations of the plan stay quick.
     pub(super) fn bake(&mut self) {
         for input in self.inputs().items {
-            let kind = self.docs.keys().copied().chain(["live"]).find(|k| *k == input.kind);
+            let kind = self
+                .docs
+                .keys()
+                .copied()
+                .chain(["live"])
+                .find(|k| *k == input.kind);
             if let (Some(kind), Ok(bytes)) = (kind.filter(|k| *k != "plan"), input.bytes) {
                 self.raw.insert(kind, bytes);
             }

@@ -482,7 +482,7 @@ violations! {
     cre_7_nat_gone, "CRE-7", "NET_NO_EGRESS", edit(created(), |c| c.output("ec2:DescribeNatGateways")["NatGateways"][0]["State"] = json!("deleted"));
     cre_7_dns, "CRE-7", "NET_VPC_DNS", edit(created(), |c| c.output("ec2:DescribeVpcAttribute")["EnableDnsSupport"]["Value"] = json!(false));
     cre_8_extra, "CRE-8", "SG_MISMATCH", edit(created(), |c| c.doc("decisions")["env_sg"] = json!({"sg-a74f05c55fe3f3a9f": "omit"}));
-    cre_8_undecided, "CRE-8", "DECISION_MISSING", edit(created(), |c| c.doc("decisions")["env_sg"] = json!({}));
+    cre_8_undecided, "CRE-8", "DECISION_MISSING", edit(created(), |c| output_service(c)["networkConfiguration"]["awsvpcConfiguration"]["securityGroups"].as_array_mut().unwrap().push(json!("sg-0stranger")));
     cre_9_ingress, "CRE-9", "SG_INGRESS", edit(created(), |c| { c.output("ec2:DescribeSecurityGroupRules")["SecurityGroupRules"].as_array_mut().unwrap().remove(0); });
     cre_10_denied, "CRE-10", "IAM_DENIED", edit(created(), |c| c.output("iam:SimulatePrincipalPolicy")["EvaluationResults"][0]["EvalDecision"] = json!("implicitDeny"));
     cre_11_target, "CRE-11", "NEWHOST_TARGET", edit(created(), |c| { c.new_host("new.example.com"); c.record(json!({"Name": "new.example.com.", "Type": "A", "AliasTarget": {"DNSName": "other.elb.amazonaws.com.", "HostedZoneId": "Z2P70J7EXAMPLE", "EvaluateTargetHealth": false}})); });
