@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -444,10 +444,12 @@ pub(crate) struct Plan<'a> {
     pub(crate) complete: Option<bool>,
     pub(crate) errored: Option<bool>,
     pub(crate) changes: Vec<Change<'a>>,
+    /// Where an address stands in `changes`, its first occurrence (G-16 refuses a second).
+    index: BTreeMap<String, usize>,
     pub(crate) drift: Vec<Change<'a>>,
     pub(crate) changed_outputs: Vec<String>,
     pub(crate) prior_data: Vec<String>,
-    pub(crate) prior_addresses: Vec<Cow<'a, str>>,
+    pub(crate) prior_addresses: BTreeSet<Cow<'a, str>>,
     pub(crate) checks: Vec<Check>,
     pub(crate) deferred: Vec<&'static str>,
     pub(crate) invocations: Vec<&'static str>,
@@ -483,7 +485,7 @@ impl<'a> Plan<'a> {
 
     fn new(doc: Document<'a>) -> Plan<'a> {
         let broken = std::rc::Rc::new(Cell::new(false));
-        let (mut prior_data, mut prior_addresses) = (Vec::new(), Vec::new());
+        let (mut prior_data, mut prior_addresses) = (Vec::new(), BTreeSet::new());
         let root = doc.prior_state.and_then(|s| s.values).and_then(|v| v.root_module);
         root.into_iter()
             .for_each(|m| walk_state(m, &mut prior_data, &mut prior_addresses));
@@ -512,6 +514,11 @@ impl<'a> Plan<'a> {
         if filled(doc.action_invocations) {
             invocations.push("action_invocations");
         }
+        let changes = read_changes(doc.resource_changes, &broken);
+        let mut index = BTreeMap::new();
+        for (i, change) in changes.iter().enumerate() {
+            index.entry(change.address.to_string()).or_insert(i);
+        }
         let changed_outputs = doc.output_changes.unwrap_or_default().into_iter();
         Plan {
             format_version: doc.format_version,
@@ -523,8 +530,9 @@ impl<'a> Plan<'a> {
             applyable: doc.applyable,
             complete: doc.complete,
             errored: doc.errored,
-            changes: changes(doc.resource_changes, &broken),
-            drift: changes(doc.resource_drift, &broken),
+            changes,
+            index,
+            drift: read_changes(doc.resource_drift, &broken),
             changed_outputs: changed_outputs
                 .filter(|(_, c)| c.actions != ["no-op"])
                 .map(|(name, _)| name)
@@ -547,8 +555,7 @@ impl<'a> Plan<'a> {
 
     /// The change of an address.
     pub(crate) fn change(&self, address: &str) -> Option<&Change<'a>> {
-        // The list is sorted by address in a real plan, but an edited one need not be.
-        self.changes.iter().find(|c| c.address == address)
+        self.index.get(address).and_then(|i| self.changes.get(*i))
     }
 
     /// The drift entry of an address.
@@ -585,7 +592,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-fn changes<'a>(raw: Option<Vec<RawChange<'a>>>, broken: &std::rc::Rc<Cell<bool>>) -> Vec<Change<'a>> {
+fn read_changes<'a>(raw: Option<Vec<RawChange<'a>>>, broken: &std::rc::Rc<Cell<bool>>) -> Vec<Change<'a>> {
     raw.unwrap_or_default()
         .into_iter()
         .map(|raw| Change::new(raw, broken))
@@ -604,13 +611,13 @@ fn config_resource<'a>(raw: RawConfigResource<'a>, broken: &std::rc::Rc<Cell<boo
     }
 }
 
-fn walk_state<'a>(module: StateModule<'a>, data: &mut Vec<String>, addresses: &mut Vec<Cow<'a, str>>) {
+fn walk_state<'a>(module: StateModule<'a>, data: &mut Vec<String>, addresses: &mut BTreeSet<Cow<'a, str>>) {
     for resource in module.resources.unwrap_or_default() {
         let address = resource.address.unwrap_or_default();
         if resource.mode.as_deref() != Some("managed") {
             data.push(address.to_string());
         }
-        addresses.push(address);
+        addresses.insert(address);
     }
     for child in module.child_modules.unwrap_or_default() {
         walk_state(child, data, addresses);

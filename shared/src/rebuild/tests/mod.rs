@@ -6,3 +6,4 @@ mod function;
 mod harness;
 mod mutation;
 mod rules;
+mod workflow;
