@@ -340,10 +340,10 @@ impl Cloud {
             }),
             Look::SetByArn(arn) => set(self.sets.iter().find(|s| s.set.arn == *arn && !s.deleted)),
             // By name a set that ran is no longer found (spec/updates.md 4.1 item 4).
-            Look::SetByName { name, .. } => set(self
-                .sets
-                .iter()
-                .find(|s| s.set.name == *name && !s.deleted && !s.set.execution.starts_with("EXECUTE"))),
+            Look::SetByName { name, .. } => set(self.sets.iter().find(|s| {
+                let ran = matches!(s.set.execution.as_str(), "EXECUTE_COMPLETE" | "EXECUTE_FAILED");
+                s.set.name == *name && !s.deleted && !ran
+            })),
             Look::Events { stack, since } => {
                 let all = self.events.get(stack).cloned().unwrap_or_default();
                 Seen::Events(Ok(all.into_iter().filter(|e| e.at >= *since).collect()))
