@@ -273,6 +273,44 @@ impl LinkDetails {
     }
 }
 
+/// Environment of the rebuild gates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RebuildGate {
+    /// The one table.
+    pub table: String,
+    /// Bucket of plans, states, manifests, evidence and reports.
+    pub evidence_bucket: String,
+    /// Is the caller check off (local stack only)?
+    pub auth_is_local: bool,
+    /// Is S3 somewhere else than AWS, where buckets are no host names?
+    pub s3_path_style: bool,
+}
+
+impl RebuildGate {
+    /// Reads and checks every variable.
+    ///
+    /// # Errors
+    /// Every variable that is missing or malformed.
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, ConfigError> {
+        let mut r = Reader::new(lookup);
+        let table = r.required("TABLE_NAME", "the name of Headgate's DynamoDB table");
+        let form = "the name of the bucket for evidence and reports";
+        let evidence_bucket = r.required("EVIDENCE_BUCKET", form);
+        if !evidence_bucket.is_empty() && S3Uri::parse(&format!("s3://{evidence_bucket}/key")).is_none() {
+            r.faults
+                .push(format!("EVIDENCE_BUCKET is malformed; it must be {form}."));
+        }
+        let auth_is_local = r.auth_is_local();
+        let s3_path_style = r.s3_path_style();
+        r.finish(Self {
+            table,
+            evidence_bucket,
+            auth_is_local,
+            s3_path_style,
+        })
+    }
+}
+
 /// The name in a stack name or ARN.
 pub fn stack_name(name_or_arn: &str) -> &str {
     match name_or_arn.split_once(":stack/") {

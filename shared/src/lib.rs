@@ -19,6 +19,7 @@ pub mod error;
 pub mod explore;
 pub mod http;
 pub mod links;
+pub mod rebuild;
 pub mod release;
 pub mod release_check;
 pub mod status;
