@@ -14,6 +14,7 @@
 pub mod boot;
 pub mod caller;
 pub mod config;
+pub mod domains;
 pub mod error;
 pub mod http;
 pub mod release;

@@ -29,7 +29,10 @@ impl DynamoTable {
     }
 }
 
-#[expect(clippy::disallowed_types, reason = "the SDK's own map type, at the adapter only")]
+#[expect(
+    clippy::disallowed_types,
+    reason = "the SDK's own map type, at the adapter only"
+)]
 type SdkMap<V> = std::collections::HashMap<String, V>;
 type SdkItem = SdkMap<AttributeValue>;
 
