@@ -285,7 +285,7 @@ impl OriginSuffix {
         let label_ok = |l: &&str| (1..=63).contains(&l.len()) && is_ldh(l, false);
         let fixed = format!(".{body}");
         let form = "one leading dot, at least two labels of lower-case letters, digits and inner hyphens, no trailing dot";
-        if !labels.iter().all(|l| label_ok(l)) || labels.len() < 2 {
+        if !labels.iter().all(label_ok) || labels.len() < 2 {
             return Err(format!("it must be {form}, e.g. .pds1.eu.example.net"));
         }
         if fixed.len() > SUFFIX_MAX {
