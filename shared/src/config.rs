@@ -23,6 +23,11 @@ pub fn from_process(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
+/// `AWS_LAMBDA_LOG_LEVEL` and `AWS_LAMBDA_LOG_FORMAT`, for [`crate::telemetry::init`].
+pub fn logging(lookup: Lookup<'_>) -> (Option<String>, Option<String>) {
+    (lookup("AWS_LAMBDA_LOG_LEVEL"), lookup("AWS_LAMBDA_LOG_FORMAT"))
+}
+
 /// Collects variables and every fault in them.
 struct Reader<'a> {
     lookup: Lookup<'a>,
@@ -132,6 +137,8 @@ pub struct Updater {
     pub check_project: Option<String>,
     /// Is the caller check off (local stack only)?
     pub auth_is_local: bool,
+    /// Is S3 somewhere else than AWS, where buckets are no host names?
+    pub s3_path_style: bool,
 }
 
 impl Updater {
@@ -161,6 +168,10 @@ impl Updater {
         }
         let check_project = r.optional("RELEASE_CHECK_PROJECT");
         let auth_is_local = r.auth_is_local();
+        let s3_path_style = r
+            .optional("AWS_ENDPOINT_URL_S3")
+            .or_else(|| r.optional("AWS_ENDPOINT_URL"))
+            .is_some();
         r.finish(Self {
             table,
             stack,
@@ -168,12 +179,50 @@ impl Updater {
             change_set_role,
             check_project,
             auth_is_local,
+            s3_path_style,
         })
     }
 
     /// Partition key of this install; `<stack>` is the stack's name, also when an ARN is configured.
     pub fn pk(&self) -> String {
         format!("INSTALL#{}", stack_name(&self.stack))
+    }
+}
+
+/// Environment of the model check: the updater's, with the project required, and the models' parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelCheck {
+    /// What both functions of an install share.
+    pub install: Updater,
+    /// SSM parameter that lists the models this install has configured.
+    pub models_parameter: Option<String>,
+}
+
+impl ModelCheck {
+    /// Reads and checks every variable.
+    ///
+    /// # Errors
+    /// Every variable that is missing or malformed.
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, ConfigError> {
+        let install = Updater::read(lookup);
+        let mut r = Reader::new(lookup);
+        r.required(
+            "RELEASE_CHECK_PROJECT",
+            "the name of the CodeBuild project of the release check",
+        );
+        let models_parameter = r.optional("MODELS_PARAMETER");
+        let missing = r.faults;
+        match install {
+            Ok(install) if missing.is_empty() => Ok(Self {
+                install,
+                models_parameter,
+            }),
+            Ok(_) => Err(ConfigError(missing)),
+            Err(ConfigError(mut faults)) => {
+                faults.extend(missing);
+                Err(ConfigError(faults))
+            }
+        }
     }
 }
 

@@ -16,10 +16,14 @@ pub mod caller;
 pub mod config;
 pub mod domains;
 pub mod error;
+#[cfg(any(test, feature = "fakes"))]
+pub mod explore;
 pub mod http;
 pub mod release;
+pub mod release_check;
 pub mod status;
 pub mod store;
 pub mod telemetry;
 pub mod time;
 pub mod trigger;
+pub mod updates;

@@ -31,6 +31,11 @@ impl std::fmt::Display for Release {
     }
 }
 
+/// A release as rows and keys name it: no leading `v`. A text that is no version stays as it is.
+pub fn canonical(release: &str) -> String {
+    Release::parse(release).map_or_else(|| release.to_owned(), |r| r.to_string())
+}
+
 /// Do two texts name the same release? Texts that are no semver compare without a leading `v`.
 pub fn same(a: &str, b: &str) -> bool {
     compare(a, b) == Some(Ordering::Equal)

@@ -107,6 +107,24 @@ impl Flag {
     }
 }
 
+/// The flag of a read that failed: a missing permission is named, anything else is a stale read.
+pub fn read_flag(e: &crate::error::CallError) -> Flag {
+    let (code, text) = if e.class == crate::error::Class::Denied {
+        (
+            "needs_permission",
+            format!("Headgate may not call {}; grant it to see more.", e.action),
+        )
+    } else {
+        (
+            "stale_read",
+            format!("{} answered {}; this is what was last known.", e.action, e.code),
+        )
+    };
+    let mut f = Flag::new(code, text);
+    f.action = Some(e.action.clone());
+    f
+}
+
 /// How far something is. `step` is one of the words of contract 4.1 (updates) or a build phase.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Progress {

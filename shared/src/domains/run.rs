@@ -25,7 +25,7 @@
 use super::decide::{self, Abort, Inserted, Plan, Retire, Sweep, Verdict};
 use super::model::{
     Cell, Claim, Fault, Generation, HostCommand, HostInstance, HostOp, Invocation, Millis, Outcome, Port,
-    Product, ProvisionError, Provisioned, Registry, SagaError, State, SweepPolicy, cut,
+    Product, ProvisionError, Provisioned, Registry, SagaError, State, cut,
 };
 use super::names::{Domain, Slug};
 use super::store;
