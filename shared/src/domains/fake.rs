@@ -204,8 +204,6 @@ impl Sim {
     /// Answers plainly.
     pub fn answer(&mut self, ask: &Ask) -> Told {
         match ask {
-            Ask::Get(key) => Told::Item(Ok(self.table.get(key))),
-            Ask::Query(q) => Told::Page(Ok(self.page(q))),
             Ask::Write(writes) => match self.mistake {
                 None => Told::Written(self.table.write(writes)),
                 Some(m) => Told::Written(self.table.write(&sabotage(writes, m))),
@@ -220,6 +218,18 @@ impl Sim {
                 });
                 Told::Sent(Ok(format!("c{}", self.commands.len())))
             }
+            Ask::Get(_) | Ask::Query(_) | Ask::Look(_) | Ask::Find(_) | Ask::Running(_) => self.read(ask),
+        }
+    }
+
+    /// Answers a request that changes nothing.
+    ///
+    /// # Panics
+    /// It is one that may.
+    pub fn read(&self, ask: &Ask) -> Told {
+        match ask {
+            Ask::Get(key) => Told::Item(Ok(self.table.get(key))),
+            Ask::Query(q) => Told::Page(Ok(self.page(q))),
             Ask::Look(id) => Told::Seen(Ok(self.look(id))),
             Ask::Find(comment) => {
                 let at = self
@@ -229,6 +239,7 @@ impl Sim {
                 Told::Found(Ok(at.map(|i| format!("c{}", i + 1))))
             }
             Ask::Running(e) => Told::Runs(Ok(self.running.contains(e))),
+            Ask::Write(_) | Ask::Send(_) => panic!("{ask:?} is no read"),
         }
     }
 
@@ -697,6 +708,9 @@ macro_rules! told {
         }
     };
 }
+
+#[cfg(test)]
+pub(super) use told;
 
 impl Table for Mem {
     async fn get(&self, key: &Key) -> Result<Option<Item>, CallError> {
