@@ -88,6 +88,13 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// An endpoint of our own is set.
+    fn s3_path_style(&self) -> bool {
+        self.optional("AWS_ENDPOINT_URL_S3")
+            .or_else(|| self.optional("AWS_ENDPOINT_URL"))
+            .is_some()
+    }
+
     fn finish<T>(self, value: T) -> Result<T, ConfigError> {
         if self.faults.is_empty() {
             Ok(value)
@@ -168,10 +175,7 @@ impl Updater {
         }
         let check_project = r.optional("RELEASE_CHECK_PROJECT");
         let auth_is_local = r.auth_is_local();
-        let s3_path_style = r
-            .optional("AWS_ENDPOINT_URL_S3")
-            .or_else(|| r.optional("AWS_ENDPOINT_URL"))
-            .is_some();
+        let s3_path_style = r.s3_path_style();
         r.finish(Self {
             table,
             stack,
@@ -226,6 +230,49 @@ impl ModelCheck {
     }
 }
 
+/// Environment of link-details.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkDetails {
+    /// The one table.
+    pub table: String,
+    /// Buckets an event's pointer may name.
+    pub outputs_buckets: Vec<String>,
+    /// Is the caller check off (local stack only)?
+    pub auth_is_local: bool,
+    /// Is S3 somewhere else than AWS, where buckets are no host names?
+    pub s3_path_style: bool,
+}
+
+impl LinkDetails {
+    /// Reads and checks every variable.
+    ///
+    /// # Errors
+    /// Every variable that is missing or malformed.
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, ConfigError> {
+        let mut r = Reader::new(lookup);
+        let table = r.required("TABLE_NAME", "the name of Headgate's DynamoDB table");
+        let buckets = r.optional("OUTPUTS_BUCKETS").unwrap_or_default();
+        let outputs_buckets: Vec<String> = buckets
+            .split(',')
+            .map(|b| b.trim().to_owned())
+            .filter(|b| !b.is_empty())
+            .collect();
+        let is_bucket = |b: &String| S3Uri::parse(&format!("s3://{b}/key")).is_some();
+        if !outputs_buckets.iter().all(is_bucket) {
+            r.faults
+                .push("OUTPUTS_BUCKETS is malformed; it must be bucket names with commas between.".into());
+        }
+        let auth_is_local = r.auth_is_local();
+        let s3_path_style = r.s3_path_style();
+        r.finish(Self {
+            table,
+            outputs_buckets,
+            auth_is_local,
+            s3_path_style,
+        })
+    }
+}
+
 /// The name in a stack name or ARN.
 pub fn stack_name(name_or_arn: &str) -> &str {
     match name_or_arn.split_once(":stack/") {
@@ -271,6 +318,20 @@ mod tests {
             assert!(text.contains(want), "{want} in {text}");
         }
         assert!(!text.contains("hunter2"));
+    }
+
+    #[test]
+    fn link_details_needs_a_table_and_takes_a_list_of_buckets() {
+        let read = |vars: &[(&str, &str)]| {
+            let map: BTreeMap<String, String> =
+                vars.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+            LinkDetails::read(&|n| map.get(n).cloned())
+        };
+        let c = read(&[("TABLE_NAME", "t"), ("OUTPUTS_BUCKETS", " one-b , two-b,")]).unwrap();
+        assert_eq!(c.outputs_buckets, ["one-b", "two-b"]);
+        assert!(read(&[("TABLE_NAME", "t")]).unwrap().outputs_buckets.is_empty());
+        let e = read(&[("OUTPUTS_BUCKETS", "s3://x")]).unwrap_err().to_string();
+        assert!(e.contains("TABLE_NAME") && e.contains("OUTPUTS_BUCKETS"), "{e}");
     }
 
     #[test]

@@ -252,17 +252,35 @@ impl Response {
     #[must_use]
     pub fn finish(mut self, request: &Request) -> Self {
         if request.method == "GET" && self.status == 200 {
-            let tag = weak_etag(&self.body);
+            // A domain whose times are part of what it says brings a tag of its own.
+            let tag = self
+                .headers
+                .get("etag")
+                .cloned()
+                .unwrap_or_else(|| weak_etag(&self.body));
             let known = request
                 .headers
                 .get("if-none-match")
                 .is_some_and(|h| etag_matches(h, &tag));
             if known {
+                let retry = self.headers.remove("retry-after");
                 self = Self::empty(304);
+                self.headers.extend(retry.map(|r| ("retry-after".to_owned(), r)));
             }
             self = self.header("etag", tag);
         }
         self.header("x-request-id", &request.request_id)
+            .header("cache-control", "no-store")
+    }
+
+    /// The same for a request that could not be read, or that nobody may answer: only the id.
+    #[must_use]
+    pub fn finish_unread(self, event: &Value) -> Self {
+        let id = event
+            .pointer("/requestContext/requestId")
+            .and_then(Value::as_str)
+            .unwrap_or("-");
+        self.header("x-request-id", id)
             .header("cache-control", "no-store")
     }
 

@@ -19,6 +19,7 @@ pub mod error;
 #[cfg(any(test, feature = "fakes"))]
 pub mod explore;
 pub mod http;
+pub mod links;
 pub mod release;
 pub mod release_check;
 pub mod status;

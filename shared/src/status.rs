@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reason {
     /// Stable code.
+    #[serde(default)]
     pub code: String,
     /// One or two plain sentences.
+    #[serde(default)]
     pub text: String,
     /// Path of the resource it is about, root first.
     #[serde(default, skip_serializing_if = "Option::is_none")]

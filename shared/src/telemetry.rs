@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 /// Starts logging. Honours `AWS_LAMBDA_LOG_LEVEL` and `AWS_LAMBDA_LOG_FORMAT` (contract 3), given by the
 /// caller so that this file reads no environment.
 pub fn init(level: Option<&str>, format: Option<&str>) {
-    use tracing_subscriber::filter::LevelFilter;
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
     let level = match level.unwrap_or("INFO").to_ascii_uppercase().as_str() {
         "TRACE" => LevelFilter::TRACE,
         "DEBUG" => LevelFilter::DEBUG,
@@ -14,19 +15,25 @@ pub fn init(level: Option<&str>, format: Option<&str>) {
         "ERROR" | "FATAL" => LevelFilter::ERROR,
         _ => LevelFilter::INFO,
     };
-    let base = tracing_subscriber::fmt()
-        .with_max_level(level)
+    // The runtime logs every error of a handler once more, in its own form; our line is the one.
+    let filter = Targets::new()
+        .with_default(level)
+        .with_target("lambda_runtime", LevelFilter::OFF);
+    let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_ansi(false);
+    let text = format.is_some_and(|f| f.eq_ignore_ascii_case("text"));
+    let registry = tracing_subscriber::registry().with(filter);
     // A second call (a test) keeps the first subscriber.
-    let _ = if format.is_some_and(|f| f.eq_ignore_ascii_case("text")) {
-        base.without_time().try_init()
+    let _ = if text {
+        registry.with(lines.without_time()).try_init()
     } else {
-        base.json()
+        let json = lines
+            .json()
             .flatten_event(true)
             .with_current_span(false)
-            .with_span_list(false)
-            .try_init()
+            .with_span_list(false);
+        registry.with(json).try_init()
     };
 }
 

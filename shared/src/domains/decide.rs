@@ -348,6 +348,8 @@ pub enum Verdict {
     Done,
     /// Our own script refused it: a newer generation has been there.
     Fenced,
+    /// Our own script could not look into it now: ask again. Nothing has changed.
+    Again,
     /// Our own script said why it is not done.
     Failed {
         /// The host's code.
@@ -401,6 +403,7 @@ pub fn judge(seen: &Invocation, row: &Registry, op: HostOp) -> Verdict {
         },
         "ok" => Verdict::Done,
         "fenced" => Verdict::Fenced,
+        "busy" => Verdict::Again,
         "failed" => Verdict::Failed {
             code: cut(line.code.as_deref().unwrap_or("host_failed")),
             message: cut(line.message.as_deref().unwrap_or("The host gave no reason.")),
@@ -420,7 +423,7 @@ pub fn host_line(stdout: &str) -> Option<HostLine> {
 /// What an `up` that did not succeed means for the activation.
 pub fn cause(verdict: Verdict, row: &Registry, now: Millis) -> Option<Fault> {
     let (code, message) = match verdict {
-        Verdict::Done | Verdict::Waiting => return None,
+        Verdict::Done | Verdict::Waiting | Verdict::Again => return None,
         Verdict::NotVisible => (
             "host_answer_unknown".to_owned(),
             "SSM does not know the command that it accepted.".to_owned(),

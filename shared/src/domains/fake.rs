@@ -176,6 +176,8 @@ pub struct Sim {
     pub running: BTreeSet<String>,
     /// Slugs whose instance does not come up, with the host's code.
     pub sick: BTreeMap<String, String>,
+    /// Slugs whose next command finds the host busy.
+    pub busy: BTreeSet<String>,
     /// Ports that something else on the host has.
     pub taken_ports: BTreeSet<u16>,
     /// The guard that is missing.
@@ -194,6 +196,7 @@ impl Default for Sim {
             host: BTreeMap::new(),
             running: BTreeSet::new(),
             sick: BTreeMap::new(),
+            busy: BTreeSet::new(),
             taken_ports: BTreeSet::new(),
             mistake: None,
         }
@@ -329,7 +332,12 @@ impl Sim {
             code: None,
             message: None,
             instances: Vec::new(),
+            next: None,
         };
+        if self.busy.remove(c.slug.as_str()) {
+            line.result = "busy".into();
+            return line;
+        }
         if c.op == HostOp::Show {
             line.instances = self
                 .host

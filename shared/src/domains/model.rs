@@ -648,7 +648,8 @@ pub struct Invocation {
 
 /// The one line that the host's script prints: the contract between `host/zds-host` and this crate.
 ///
-/// `result` is `ok`, `fenced` or `failed`; `code` and `message` say why it failed.
+/// `result` is `ok`, `fenced`, `failed` (this generation will not get there), `busy` (ask again) or `error`
+/// (not known); `code` and `message` say why.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HostLine {
     /// Echo of the command.
@@ -659,7 +660,7 @@ pub struct HostLine {
     /// Echo of the command.
     #[serde(default)]
     pub generation: u64,
-    /// `ok`, `fenced`, `failed`.
+    /// See above; any other word is not known.
     pub result: String,
     /// DID that the instance serves (`up`).
     #[serde(default)]
@@ -670,9 +671,12 @@ pub struct HostLine {
     /// Why it failed, for people; never a secret.
     #[serde(default)]
     pub message: Option<String>,
-    /// Inventory (`show`).
+    /// Inventory (`show`), in order of slugs.
     #[serde(default)]
     pub instances: Vec<HostInstance>,
+    /// Slug to go on from, when the inventory did not fit.
+    #[serde(default)]
+    pub next: Option<String>,
 }
 
 /// One instance as the host knows it.

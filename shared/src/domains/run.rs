@@ -24,8 +24,8 @@
 
 use super::decide::{self, Abort, Inserted, Plan, Retire, Sweep, Verdict};
 use super::model::{
-    Cell, Claim, Fault, Generation, HostCommand, HostInstance, HostOp, Invocation, Millis, Outcome, Port,
-    Product, ProvisionError, Provisioned, Registry, SagaError, State, cut,
+    Cell, Claim, CommandStatus, Fault, Generation, HostCommand, HostInstance, HostLine, HostOp, Invocation,
+    Millis, Outcome, Port, Product, ProvisionError, Provisioned, Registry, SagaError, State, cut,
 };
 use super::names::{Domain, Slug};
 use super::store;
@@ -37,6 +37,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const ROUNDS: usize = 4;
 /// Sends of one command in one invocation, when answers are lost.
 const SENDS: usize = 3;
+/// Pages of the host's inventory read in one pass of the sweep.
+const SHOW_PAGES: usize = 10;
 /// Domains looked at in one pass of the sweep.
 const SWEEP_PAGE: u32 = 100;
 
@@ -393,15 +395,20 @@ impl<'a, W: World> Supervisor<'a, W> {
             Ok(row) => row,
             Err(e) => return Work::Leave(e),
         };
+        match self.order(row, me).await {
+            Ok(row) => self.follow(row, me).await,
+            Err(work) => work,
+        }
+    }
+
+    /// S4 and S5: sends `up` and records the command.
+    async fn order(&self, row: Registry, me: &Claim) -> Result<Registry, Work> {
         let command = match self.send(&row.command(HostOp::Up), me.work_until()).await {
             Ok(id) => id,
-            Err(e) => return self.not_sent(row, e),
+            Err(e) => return Err(self.not_sent(row, e)),
         };
         let next = decide::sent(&row, &command, self.world.now());
-        match self.save(&row, next, Vec::new()).await {
-            Ok(row) => self.follow(row, me).await,
-            Err(e) => Work::Leave(e),
-        }
+        self.save(&row, next, Vec::new()).await.map_err(Work::Leave)
     }
 
     fn not_sent(&self, row: Registry, e: CallError) -> Work {
@@ -421,29 +428,46 @@ impl<'a, W: World> Supervisor<'a, W> {
     }
 
     /// S6 to S8 for a row that is `starting` and ours, with its command.
-    async fn follow(&self, row: Registry, me: &Claim) -> Work {
-        let Some(command) = row.command_id.clone() else {
-            return Work::Leave(ProvisionError::LostLease);
-        };
-        let verdict = self.wait(&command, &row, HostOp::Up, me.work_until()).await;
-        let now = self.world.now();
-        match verdict {
-            Ok(Verdict::Waiting) => Work::Leave(ProvisionError::InProgress(
-                "The instance is still starting; the next attempt goes on with the same command.".into(),
-            )),
-            Ok(Verdict::Done) => match decide::activate(&row, now) {
-                Ok(next) => match self.save(&row, next, Vec::new()).await {
-                    Ok(row) => Work::Active(row.provisioned(Outcome::Created)),
-                    Err(e) => Work::Leave(e),
-                },
-                Err(e) => Work::Leave(decide::illegal(e)),
-            },
-            Ok(verdict) => match decide::cause(verdict, &row, now) {
-                Some(cause) => Work::RollBack(Box::new(row), cause),
-                None => Work::Leave(ProvisionError::LostLease),
-            },
-            Err(e) => Work::Leave(e.into()),
+    async fn follow(&self, mut row: Registry, me: &Claim) -> Work {
+        for _ in 0..SENDS {
+            let Some(command) = row.command_id.clone() else {
+                return Work::Leave(ProvisionError::LostLease);
+            };
+            let verdict = match self.wait(&command, &row, HostOp::Up, me.work_until()).await {
+                Ok(verdict) => verdict,
+                Err(e) => return Work::Leave(e.into()),
+            };
+            let now = self.world.now();
+            match verdict {
+                Verdict::Done => {
+                    let done = match decide::activate(&row, now) {
+                        Ok(next) => self.save(&row, next, Vec::new()).await,
+                        Err(e) => Err(decide::illegal(e)),
+                    };
+                    return match done {
+                        Ok(row) => Work::Active(row.provisioned(Outcome::Created)),
+                        Err(e) => Work::Leave(e),
+                    };
+                }
+                Verdict::Again if now.saturating_add(decide::LOOK_EVERY) < me.work_until() => {
+                    self.world.pause(decide::LOOK_EVERY).await;
+                    row = match self.order(row, me).await {
+                        Ok(row) => row,
+                        Err(work) => return work,
+                    };
+                }
+                Verdict::Again | Verdict::Waiting => break,
+                verdict => {
+                    return match decide::cause(verdict, &row, now) {
+                        Some(cause) => Work::RollBack(Box::new(row), cause),
+                        None => Work::Leave(ProvisionError::LostLease),
+                    };
+                }
+            }
         }
+        Work::Leave(ProvisionError::InProgress(
+            "The instance is still starting; the next attempt goes on with the same command.".into(),
+        ))
     }
 
     /// Sends a command so that it is known to be sent, or is not sent.
@@ -542,20 +566,30 @@ impl<'a, W: World> Supervisor<'a, W> {
 
     /// Sends `down` at the row's generation and waits for its end.
     async fn stop(&self, row: &Registry, until: Millis) -> Stop {
-        let id = match self.send(&row.command(HostOp::Down), until).await {
-            Ok(id) => id,
-            Err(e) => return Stop::NotKnown(e.to_string()),
-        };
-        match self.wait(&id, row, HostOp::Down, until).await {
-            Ok(Verdict::Done) => Stop::Down,
-            Ok(Verdict::Waiting) => Stop::NotKnown("The host has not stopped it in time.".into()),
-            Ok(Verdict::NotVisible) => {
-                Stop::NotKnown("SSM does not know the command that it accepted.".into())
-            }
-            Ok(Verdict::Fenced) => Stop::NotKnown("The host has seen a newer generation.".into()),
-            Ok(Verdict::Failed { message, .. } | Verdict::Unknown { message, .. }) => Stop::NotKnown(message),
-            Err(e) => Stop::NotKnown(e.to_string()),
+        for _ in 0..SENDS {
+            let id = match self.send(&row.command(HostOp::Down), until).await {
+                Ok(id) => id,
+                Err(e) => return Stop::NotKnown(e.to_string()),
+            };
+            let verdict = match self.wait(&id, row, HostOp::Down, until).await {
+                Ok(verdict) => verdict,
+                Err(e) => return Stop::NotKnown(e.to_string()),
+            };
+            let why = match verdict {
+                Verdict::Done => return Stop::Down,
+                Verdict::Again if self.world.now().saturating_add(decide::LOOK_EVERY) < until => {
+                    self.world.pause(decide::LOOK_EVERY).await;
+                    continue;
+                }
+                Verdict::Again => "The host was busy.".into(),
+                Verdict::Waiting => "The host has not stopped it in time.".into(),
+                Verdict::NotVisible => "SSM does not know the command that it accepted.".into(),
+                Verdict::Fenced => "The host has seen a newer generation.".into(),
+                Verdict::Failed { message, .. } | Verdict::Unknown { message, .. } => message,
+            };
+            return Stop::NotKnown(why);
         }
+        Stop::NotKnown("The host was busy.".into())
     }
 
     /// R4, or the end of a retire.
@@ -946,27 +980,35 @@ impl<'a, W: World> Supervisor<'a, W> {
     }
 
     async fn inventory(&self, me: &Claim) -> Result<Option<Vec<HostInstance>>, CallError> {
-        let Some(show) = self.show_command() else {
+        let mut found = Vec::new();
+        let Some(mut show) = self.show_command() else {
             return Ok(None);
         };
-        let id = self.send(&show, me.work_until()).await?;
+        for _ in 0..SHOW_PAGES {
+            let id = self.send(&show, me.work_until()).await?;
+            let Some(line) = self.shown(&id, me).await? else {
+                return Ok(None);
+            };
+            found.extend(line.instances);
+            match line.next.as_deref().and_then(Slug::parse) {
+                Some(next) => show.slug = next,
+                None => return Ok(Some(found)),
+            }
+        }
+        // Too long to see the end of it: what is missing must not look as if it were not there.
+        Ok(None)
+    }
+
+    async fn shown(&self, id: &str, me: &Claim) -> Result<Option<HostLine>, CallError> {
         loop {
-            let seen = self.world.look(&id).await?;
-            match seen.status {
-                super::model::CommandStatus::NotVisible | super::model::CommandStatus::Waiting => {}
-                _ => {
-                    let line =
-                        decide::host_line(&seen.stdout).filter(|l| l.op == HostOp::Show && l.result == "ok");
-                    return match line {
-                        Some(l) => Ok(Some(l.instances)),
-                        None => Err(CallError::new(
-                            Class::Unavailable,
-                            "ssm:SendCommand",
-                            "Malformed",
-                            "show answered nothing readable",
-                        )),
-                    };
-                }
+            let seen = self.world.look(id).await?;
+            if !matches!(seen.status, CommandStatus::NotVisible | CommandStatus::Waiting) {
+                let line =
+                    decide::host_line(&seen.stdout).filter(|l| l.op == HostOp::Show && l.result == "ok");
+                return line.map(Some).ok_or_else(|| {
+                    let text = "show answered nothing readable";
+                    CallError::new(Class::Unavailable, "ssm:SendCommand", "Malformed", text)
+                });
             }
             if self.world.now().saturating_add(decide::LOOK_EVERY) >= me.work_until() {
                 return Ok(None);

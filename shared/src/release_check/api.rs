@@ -33,7 +33,11 @@ pub async fn handle<W: World>(
         Shape::Http => {
             let request = match Request::parse(event) {
                 Ok(r) => r,
-                Err(text) => return Ok(http::invalid(&[("request", &text)]).to_event()),
+                Err(text) => {
+                    return Ok(http::invalid(&[("request", &text)])
+                        .finish_unread(event)
+                        .to_event());
+                }
             };
             let response = match route(w, cfg, inv, &request).await {
                 Ok(r) | Err(r) => r,

@@ -11,3 +11,6 @@ pub mod decide;
 pub mod model;
 pub mod run;
 pub mod view;
+
+#[cfg(test)]
+mod cases_tests;

@@ -279,6 +279,7 @@ pub async fn start_verify<W: World>(w: &W, call: &Call<'_>, release: &str) -> Re
                 attempt: next.attempt,
                 template_url: listed.template_url.clone(),
                 template_sha256: listed.template_sha256.clone(),
+                models: listed.models.clone().unwrap_or_default(),
                 token: token(&release, next.attempt, next.started_at),
             }));
             let after = match w.act(&act).await {

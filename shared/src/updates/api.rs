@@ -71,7 +71,7 @@ pub fn misconfigured(e: &config::ConfigError, event: &Value) -> Result<Value, Fa
             "Headgate is not set up correctly",
             e.to_string(),
         );
-        return Ok(Response::from(p).to_event());
+        return Ok(Response::from(p).finish_unread(event).to_event());
     }
     Err(Failure::new("configuration_error", e.to_string()))
 }
@@ -97,7 +97,7 @@ pub(crate) fn call<'a>(
 async fn http<W: World>(w: &W, cfg: &config::Updater, inv: &Invocation, event: &Value) -> Response {
     let request = match Request::parse(event) {
         Ok(r) => r,
-        Err(text) => return http::invalid(&[("request", &text)]),
+        Err(text) => return http::invalid(&[("request", &text)]).finish_unread(event),
     };
     let response = match route(w, cfg, inv, &request).await {
         Ok(r) | Err(r) => r,
@@ -185,8 +185,7 @@ async fn history<W: World>(
         .await
         .map_err(|e| Response::from(Problem::aws_unavailable(&e, "The updates could not be read")))?;
     let list: Vec<&Update> = rows.iter().map(|r| &r.row).collect();
-    let newest_open = list.iter().find(|u| u.status.is_open()).map(|u| u.id.clone());
-    let updates = view::history(&list, &head, newest_open.as_deref(), inv.now);
+    let updates = view::history(&list, &head, inv.now);
     let cursor = next.map(|sk| http::cursor_encode(&sk));
     Ok(Response::json(
         200,

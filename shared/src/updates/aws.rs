@@ -554,6 +554,7 @@ impl Clients {
             ("HEADGATE_ATTEMPT", b.attempt.to_string()),
             ("HEADGATE_TEMPLATE_URL", b.template_url.clone()),
             ("HEADGATE_TEMPLATE_SHA256", b.template_sha256.clone()),
+            ("HEADGATE_MODELS", b.models.join(",")),
         ];
         let mut call = self
             .codebuild

@@ -465,6 +465,19 @@ fn intent(row: &Update, set: &SetRead, cx: &Context<'_>, mut shown: Shown) -> As
         next.observed_at = Some(cx.now);
         return turn(next, shown);
     }
+    // A set that ran is not found by its name any more, but the stack names the set it works on, and the name
+    // in that ARN carries our id (found by the explorer: a create whose answer was lost, run in the console).
+    if let Some(arn) = cx
+        .stack
+        .and_then(StackRead::seen)
+        .and_then(|s| s.change_set_id.as_ref())
+        && arn.contains(&format!("changeSet/{}/", row.change_set_name))
+    {
+        let mut next = row.clone();
+        next.change_set_id = Some(arn.clone());
+        next.observed_at = Some(cx.now);
+        return turn(next, shown);
+    }
     if !older_than(row.started_at, INTENT_BOUND_S, cx.now) {
         shown.progress = Some(Progress::step("making"));
         return Assessment::stay(shown);
@@ -658,6 +671,15 @@ fn vanished(row: &Update, cx: &Context<'_>, mut shown: Shown) -> Assessment {
         Some(StackRead::Seen(s)) => s,
         _ => return Assessment::stay(shown),
     };
+    if row.status == State::Preparing
+        && row.change_set_created_at.is_none()
+        && !older_than(row.started_at, INTENT_BOUND_S, cx.now)
+    {
+        // Made a moment ago and never described yet: not being found can be a stale read (found by the
+        // explorer: the row was closed and its set stayed behind).
+        shown.progress = Some(Progress::step("making"));
+        return Assessment::stay(shown);
+    }
     if let Some(newer) = cx.newer_open {
         return turn(superseded(row, newer, cx.now), shown);
     }
@@ -1149,7 +1171,7 @@ pub fn class_of(o: &Observed, id: &str) -> Option<Class> {
 }
 
 /// Does the row's set run, or has it run, as far as anybody says?
-fn has_run(row: &Update, o: &Observed) -> bool {
+pub fn has_run(row: &Update, o: &Observed) -> bool {
     if class_of(o, &row.id).is_some_and(|c| c.has_run()) {
         return true;
     }

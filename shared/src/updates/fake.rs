@@ -381,8 +381,16 @@ impl Cloud {
                 if self.sets.iter().any(|s| s.set.name == c.name && !s.deleted) {
                     return Ok(Fact::Exists(format!("ChangeSet {} already exists", c.name)));
                 }
-                if self.stack.is_none() {
+                let Some(stack) = &self.stack else {
                     return Err(refuse(action, "ValidationError", "Stack does not exist"));
+                };
+                if super::tables::gate(&stack.status).is_some() {
+                    // spec/updates.md 4.1 item 14.
+                    let text = format!(
+                        "Stack:{STACK_ARN} is in {} state and can not be updated.",
+                        stack.status
+                    );
+                    return Err(refuse(action, "ValidationError", &text));
                 }
                 let release = c.description.rsplit(' ').next().unwrap_or("").to_owned();
                 let arn = self.put_set(&c.name, &release, "CREATE_PENDING", "UNAVAILABLE", now);
@@ -400,7 +408,11 @@ impl Cloud {
                     // The same ClientRequestToken is accepted again (spec/updates.md 3.4).
                     return Ok(Fact::Done);
                 }
-                self.start_run(arn, token, now).map(|()| Fact::Done)
+                match self.start_run(arn, token, now) {
+                    // As the adapter reads it: the set is running already, so it has started.
+                    Err(e) if e.message.contains("EXECUTE_IN_PROGRESS") => Ok(Fact::Done),
+                    other => other.map(|()| Fact::Done),
+                }
             }
             Act::Delete { arn } => self.delete(arn),
             Act::DeleteByName { name, .. } => {

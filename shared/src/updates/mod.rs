@@ -18,3 +18,6 @@ pub mod run;
 pub mod store;
 pub mod tables;
 pub mod view;
+
+#[cfg(test)]
+mod explorer_tests;

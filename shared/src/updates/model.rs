@@ -657,6 +657,8 @@ pub struct StartBuild {
     pub template_url: String,
     /// Its digest in the release list.
     pub template_sha256: String,
+    /// Models the release names; the report carries them back.
+    pub models: Vec<String>,
     /// idempotencyToken: release and attempt.
     pub token: String,
 }

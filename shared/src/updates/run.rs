@@ -72,6 +72,9 @@ pub struct Reconciled {
     pub lost: bool,
     /// Flags about the call itself: out of time, table not writable.
     pub flags: Vec<Flag>,
+    /// Why the last write was not answered, if it was not: then what is stored is not known, and nobody may
+    /// act on it in this call.
+    pub unsaved: Option<CallError>,
     /// How many writes were made.
     pub wrote: usize,
 }
@@ -207,6 +210,19 @@ pub async fn reconcile<W: World>(w: &W, call: &Call<'_>, purpose: Purpose) -> Re
     resume(w, call, purpose, snapshot, Observed::default(), 0).await
 }
 
+/// A reconcile for a call that wants to act: a write lost to somebody else starts it anew, because acting needs
+/// a state that is known to be whole. Bounded; then the caller is told who is there.
+async fn settled<W: World>(w: &W, call: &Call<'_>) -> Result<Reconciled, CallError> {
+    let mut r = reconcile(w, call, Purpose { full: true }).await?;
+    for _ in 0..2 {
+        if !r.lost {
+            break;
+        }
+        r = reconcile(w, call, Purpose { full: true }).await?;
+    }
+    Ok(r)
+}
+
 async fn resume<W: World>(
     w: &W,
     call: &Call<'_>,
@@ -220,6 +236,7 @@ async fn resume<W: World>(
         observed,
         lost: false,
         flags: Vec::new(),
+        unsaved: None,
         wrote,
     };
     for _ in 0..STEPS_MAX {
@@ -269,6 +286,7 @@ async fn resume<W: World>(
                     }
                     Err(WriteError::Call(e)) => {
                         r.flags.push(decide::read_flag(&e));
+                        r.unsaved = Some(e);
                         return Ok(r);
                     }
                 }
@@ -326,7 +344,7 @@ pub struct Begun {
 /// A refusal that names why, or AWS in trouble. Nothing is left half-written: an intent without a change set
 /// is settled by the next reconcile.
 pub async fn begin<W: World>(w: &W, call: &Call<'_>, release: &str) -> Result<Begun, Refused> {
-    let r = reconcile(w, call, Purpose { full: true }).await?;
+    let r = settled(w, call).await?;
     let list = match &r.observed.releases {
         Some(Ok(list)) => list,
         Some(Err(e)) if e.passing() => {
@@ -388,7 +406,7 @@ pub async fn begin<W: World>(w: &W, call: &Call<'_>, release: &str) -> Result<Be
             extras: vec![],
         });
     }
-    if r.lost || r.flags.iter().any(|f| f.code == "stale_read") {
+    if r.lost || r.unsaved.is_some() || r.flags.iter().any(|f| f.code == "stale_read") {
         let text = "The updates were being changed by somebody else; begin again.";
         return Err(Refused::Conflict {
             blocker: Blocker {
@@ -716,6 +734,7 @@ async fn published_by_other<W: World>(w: &W, call: &Call<'_>, id: &str, arn: &st
         observed: Observed::default(),
         lost: true,
         flags: vec![],
+        unsaved: None,
         wrote: 0,
     };
     Err(update_blocker(&r, call.now).unwrap_or_else(|| {
@@ -962,7 +981,7 @@ pub fn stack_blocker(o: &Observed, running: bool) -> Option<Blocker> {
 /// # Errors
 /// A refusal that names why, or AWS in trouble.
 pub async fn apply<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Reconciled, Refused> {
-    let mut r = reconcile(w, call, Purpose { full: true }).await?;
+    let mut r = settled(w, call).await?;
     let row = own_row(w, call, id, &mut r).await?;
     if let Some(refusal) = apply_refusal(&r, &row) {
         return Err(refusal);
@@ -992,12 +1011,18 @@ pub async fn apply<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Reconci
         Err(WriteError::Conflict(_)) => {
             r.snapshot = load(w, call.pk).await?;
             let now_there = r.snapshot.find(id).map(|v| v.row.clone()).unwrap_or(row);
-            return Err(apply_refusal(&r, &now_there).unwrap_or_else(|| {
-                conflict(
+            if let Some(refusal) = apply_refusal(&r, &now_there) {
+                return Err(refusal);
+            }
+            // The row is as it was, so it was the check that changed.
+            let item = w.get(&store::check_key(call.pk, &now_there.to_release)).await?;
+            return Err(match check_verdict(item.as_ref(), &now_there, call.now) {
+                Check::Passed(_) => conflict(
                     "not_pending",
                     "The update or its check changed at this moment; look again and repeat the OK.",
-                )
-            }));
+                ),
+                other => check_refusal(&other, &now_there),
+            });
         }
         Err(WriteError::Call(error)) => {
             return Err(Refused::Aws {
@@ -1156,6 +1181,12 @@ fn apply_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
             what: "the stack could not be read, so nothing was started",
         });
     }
+    if let Some(error) = &r.unsaved {
+        return Some(Refused::Aws {
+            error: error.clone(),
+            what: "what CloudFormation says could not be recorded, so nothing was started",
+        });
+    }
     if r.lost {
         return Some(with_pending(conflict(
             "not_pending",
@@ -1247,7 +1278,7 @@ fn check_refusal(check: &Check, row: &Update) -> Refused {
 /// # Errors
 /// 409 when it runs or is closed; 503 when CloudFormation could not be asked.
 pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Reconciled, Refused> {
-    let mut r = reconcile(w, call, Purpose { full: true }).await?;
+    let mut r = settled(w, call).await?;
     let row = own_row(w, call, id, &mut r).await?;
     if let Some(refusal) = discard_refusal(&r, &row) {
         return Err(refusal);
@@ -1258,26 +1289,41 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
             Ok(_) => {}
             Err(e) if e.class == Class::NotFound => {}
             Err(e) => {
-                // Refused or unknown: only a fresh read tells whether it started to run.
+                // Refused or unknown: only fresh reads tell whether it is gone, or started to run.
+                let snapshot = load(w, call.pk).await?;
+                let there = snapshot.find(id).map(|v| v.row.clone()).unwrap_or(row.clone());
+                let looks = [
+                    Look::SetByArn(arn),
+                    Look::Stack(decide::stack_ref(&snapshot, call.stack).to_owned()),
+                ];
                 let mut observed = Observed {
                     deletes: Default::default(),
                     ..r.observed.clone()
                 };
-                observed.sets.remove(id);
-                observed.stack = None;
-                let after = resume(w, call, Purpose { full: true }, r.snapshot, observed, r.wrote).await?;
-                let row = after.snapshot.find(id).map(|v| v.row.clone()).unwrap_or(row);
-                if let Some(refusal) = discard_refusal(&after, &row) {
-                    return Err(refusal);
+                let mut seen = w.look(&looks).await.into_iter();
+                if let (Some(Seen::Set(set)), Some(Seen::Stack(stack))) = (seen.next(), seen.next()) {
+                    observed.sets.insert(id.to_owned(), set);
+                    observed.stack = Some(stack);
                 }
-                if !e.passing() && decide::class_of(&after.observed, id) == Some(tables::Class::Making) {
-                    let text = "CloudFormation is still making the change set and does not delete it yet; try again soon.";
-                    return Err(conflict("update_preparing", text));
+                let gone = matches!(observed.sets.get(id), Some(SetRead::NotFound));
+                if gone && there.rev == row.rev && !decide::has_run(&row, &observed) {
+                    // The delete was done and its answer lost: go on as if it had been answered.
+                    r.snapshot = snapshot;
+                } else {
+                    let after = resume(w, call, Purpose { full: true }, snapshot, observed, r.wrote).await?;
+                    let there = after.snapshot.find(id).map(|v| v.row.clone()).unwrap_or(there);
+                    if let Some(refusal) = discard_refusal(&after, &there) {
+                        return Err(refusal);
+                    }
+                    if !e.passing() && decide::class_of(&after.observed, id) == Some(tables::Class::Making) {
+                        let text = "CloudFormation is still making the change set and does not delete it yet; try again soon.";
+                        return Err(conflict("update_preparing", text));
+                    }
+                    return Err(Refused::Aws {
+                        error: e,
+                        what: "the change set could not be deleted",
+                    });
                 }
-                return Err(Refused::Aws {
-                    error: e,
-                    what: "the change set could not be deleted",
-                });
             }
         }
     }
@@ -1340,6 +1386,16 @@ fn discard_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
             if row.change_set_id.is_none() {
                 let text = "The request to make the change set is still in flight; try again in two minutes.";
                 return Some(conflict("update_preparing", text));
+            }
+            if decide::class_of(&r.observed, &row.id).is_some_and(|c| c.has_run()) {
+                let text = "CloudFormation runs the update, so it can not be discarded.";
+                return Some(conflict("update_applying", text));
+            }
+            if let Some(error) = &r.unsaved {
+                return Some(Refused::Aws {
+                    error: error.clone(),
+                    what: "what CloudFormation says could not be recorded, so nothing was deleted",
+                });
             }
             match r.observed.sets.get(&row.id) {
                 Some(SetRead::Failed(e)) => Some(Refused::Aws {

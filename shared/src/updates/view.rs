@@ -406,9 +406,17 @@ fn idle(r: &Reconciled, newest: Option<&Update>, now: Timestamp) -> Status {
     }
 }
 
-/// history_view: any row still open that is not the pending one is shown as superseded. View only.
-pub fn history(rows: &[&Update], head: &Head, newest_open: Option<&str>, now: Timestamp) -> Vec<Value> {
-    let pending = head.pending.as_deref().or(newest_open);
+/// history_view: any row still open that is not the pending one is shown as superseded. View only. Which one is
+/// pending is told as a reconcile would tell it, so that history never says the opposite of `GET /version`
+/// while the pointer waits for its repair (T10, T12).
+pub fn history(rows: &[&Update], head: &Head, now: Timestamp) -> Vec<Value> {
+    let open = || rows.iter().filter(|u| u.status.is_open());
+    let pending = open()
+        .find(|u| u.status == State::Applying)
+        .or_else(|| open().find(|u| u.change_set_id.is_some()))
+        .map(|u| u.id.as_str())
+        .or(head.pending.as_deref())
+        .or_else(|| open().next().map(|u| u.id.as_str()));
     rows.iter()
         .map(|u| {
             let mut u = (*u).clone();

@@ -1024,6 +1024,16 @@ fn a_throttled_send_is_tried_again_and_then_left_for_the_next_attempt() {
 }
 
 #[test]
+fn a_busy_host_is_asked_again_and_nothing_is_rolled_back() {
+    let m = Mem::new();
+    m.sim.borrow_mut().busy.insert("a-com".into());
+    ensure(&m, "e").unwrap();
+    assert_eq!((ups(&m), downs(&m), starts(&m)), (2, 0, 1));
+    m.sim.borrow_mut().busy.insert("a-com".into());
+    assert_eq!((retire(&m), downs(&m)), (Retired::Done, 2));
+}
+
+#[test]
 fn a_refused_send_is_rolled_back() {
     let m = Mem::new();
     m.trouble(
