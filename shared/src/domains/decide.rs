@@ -139,6 +139,7 @@ pub fn fresh(domain: &Domain, port: Port, me: &Claim, cell: &Cell, now: Millis) 
         saga: Some(me.execution.clone()),
         saga_error: None,
         config_digest: None,
+        certificate: None,
         created_at: now,
         updated_at: now,
         activated_at: None,

@@ -308,6 +308,9 @@ pub struct Registry {
     /// Digest of what was rendered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_digest: Option<String>,
+    /// Certificate that the saga waits for, so that its validation records can be shown before the insert.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<Certificate>,
     /// First allocation.
     pub created_at: Millis,
     /// Last change.
@@ -342,6 +345,7 @@ impl Row for Registry {
         "saga",
         "saga_error",
         "config_digest",
+        "certificate",
         "created_at",
         "updated_at",
         "activated_at",
@@ -766,6 +770,12 @@ pub enum ProvisionError {
         /// What went wrong with the rollback.
         note: String,
     },
+    /// The certificate will not come; the instance is kept.
+    #[error("{0}")]
+    Certificate(String),
+    /// The DNS records could not be published; the instance is kept.
+    #[error("{0}")]
+    Dns(String),
     /// The instance is not the one that the insert was for.
     #[error("The instance moved on before the domain was inserted; it has to be provisioned again.")]
     InstanceMoved,
@@ -786,6 +796,8 @@ impl ProvisionError {
             ProvisionError::Unavailable(_) => "Provision.Unavailable",
             ProvisionError::ActivationFailed { .. } => "Provision.ActivationFailed",
             ProvisionError::ActivationFailedDirty { .. } => "Provision.ActivationFailedDirty",
+            ProvisionError::Certificate(_) => "Domain.CertificateFailed",
+            ProvisionError::Dns(_) => "Domain.DnsFailed",
             ProvisionError::InstanceMoved => "Domain.InstanceMoved",
         }
     }
@@ -868,6 +880,12 @@ mod tests {
                 "Provision.ActivationFailedDirty",
                 false,
             ),
+            (
+                ProvisionError::Certificate(text()),
+                "Domain.CertificateFailed",
+                false,
+            ),
+            (ProvisionError::Dns(text()), "Domain.DnsFailed", false),
             (ProvisionError::InstanceMoved, "Domain.InstanceMoved", false),
         ];
         for (e, name, retryable) in all {

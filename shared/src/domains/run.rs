@@ -170,6 +170,16 @@ impl<'a, W: World> Supervisor<'a, W> {
         Self { world, cell }
     }
 
+    /// What it works on.
+    pub(super) fn world(&self) -> &'a W {
+        self.world
+    }
+
+    /// The time of this invocation.
+    pub(super) fn now(&self) -> Millis {
+        self.world.now()
+    }
+
     // ------------------------------------------------------------ reading and writing
 
     /// The registry record of a domain.
@@ -764,6 +774,30 @@ impl<'a, W: World> Supervisor<'a, W> {
         Ok(false)
     }
 
+    /// Notes the certificate that the saga waits for; nothing else of the row changes.
+    ///
+    /// # Errors
+    /// The table could not be read or written.
+    pub async fn note_certificate(
+        &self,
+        domain: &Domain,
+        certificate: &super::model::Certificate,
+    ) -> Result<(), ProvisionError> {
+        for _ in 0..ROUNDS {
+            let Some(row) = self.registry(domain).await? else {
+                return Ok(());
+            };
+            let next = Registry {
+                certificate: Some(certificate.clone()),
+                ..row.clone()
+            };
+            if next == row || self.note(&row, &next).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
     async fn note(&self, row: &Registry, next: &Registry) -> Result<bool, ProvisionError> {
         let token = store::token(&[
             "note",
@@ -771,6 +805,7 @@ impl<'a, W: World> Supervisor<'a, W> {
             &row.generation.to_string(),
             next.saga.as_deref().unwrap_or("-"),
             next.saga_error.as_ref().map_or("-", |e| &e.message),
+            next.certificate.as_ref().map_or("-", |c| &c.status),
         ]);
         match self.world.write(&[store::note(row, next)], &token).await {
             Ok(()) => Ok(true),

@@ -1183,6 +1183,12 @@ fn fields_are_all_named() {
             message: "m".into(),
             at: 1,
         }),
+        certificate: Some(crate::domains::model::Certificate {
+            arn: "a".into(),
+            name: "n".into(),
+            status: "s".into(),
+            validation: Vec::new(),
+        }),
         retired_at: Some(1),
         ..row(&m)
     };
