@@ -7,7 +7,7 @@ import sys
 from local import expand, guard
 from local.install import RELEASES
 from local.ministack import Ministack
-from local.prepare import ROOT, build, cargo
+from local.prepare import ROOT, VENV, build, cargo
 from local.say import Stop, note, step
 
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed")
@@ -38,7 +38,7 @@ def main() -> int:
     steps = [
         ("cargo fmt", [cargo(), "fmt", "--all", "--check"], None),
         ("python", [python, "-W", "error", "-m", "compileall", "-q", "-f", "local"], own_env),
-        ("cfn-lint", [python, "-m", "cfnlint", expand.TEMPLATE, *sorted(RELEASES.glob("*.yaml"))], None),
+        ("cfn-lint", [VENV / "bin" / "cfn-lint", expand.TEMPLATE, *sorted(RELEASES.glob("*.yaml"))], None),
         # The lints are arguments of clippy, not RUSTFLAGS: those would rebuild everything for the next step.
         ("cargo clippy", [cargo(), "clippy", "--locked", "--workspace", "--all-targets", "--all-features", "--",
                           "-D", "warnings"], None),

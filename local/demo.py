@@ -3,10 +3,11 @@
 import time
 
 from local import vendor
+from local.codebuild import CodeBuild
 from local.install import FIRST_RELEASE, INSTALL, Installation
 from local.ministack import Ministack
 from local.say import Stop, note, step
-from local.story import PATIENCE_SECONDS, Story, line, pass_model_check
+from local.story import PATIENCE_SECONDS, Story, line
 
 CONSOLE = "someone in the AWS console"
 
@@ -15,8 +16,8 @@ def main(port: int) -> int:
     """Starts everything, tells the story, stops everything. 0 only if every answer was as expected."""
     with step("starting the local AWS"):
         aws = Ministack(port)
-    with aws:
-        installation = Installation(aws)
+    with aws, CodeBuild(aws) as codebuild:
+        installation = Installation(aws, codebuild)
         installation.set_up()
         tell(installation)
     note("every answer was as expected.")
@@ -43,27 +44,37 @@ def _quiet(story: Story) -> None:
 
 def _an_update_that_works(story: Story, installation: Installation) -> None:
     print("\n# 2.4.0: begin, read the plan, give the OK.")
+    # Begin also starts the release check; this one is held back, to be seen running.
+    installation.codebuild.hold("2.4.0")
     begun = story.says("POST", "/updates", {"release": "2.4.0"}, http=201, state="preparing",
                        status__state="preparing", from_release=FIRST_RELEASE, to_release="2.4.0")
     here = f"/updates/{begun['id']}"
     story.until("/version", status__state="prepared", update__id=begun["id"],
                 update__summary=lambda s: s["add"] == 3 and s["modify"] == 2 and s["remove"] == 0)
-    story.says("POST", f"{here}/apply", http=409, code="model_check_not_started")
-    pass_model_check(installation, "2.4.0")
-    line("(...)", "CHECK#2.4.0", "the release check passed")
+    story.says("GET", "/model-check?release=2.4.0", http=200, state="pending", status__progress__step="BUILD")
+    story.says("POST", f"{here}/apply", http=409, code="model_check_pending")
+    installation.codebuild.let_go("2.4.0")
+    story.until("/model-check?release=2.4.0", state="passed")
+    story.says("GET", "/preflight?release=2.4.0", http=200, ready=True, blockers=[])
     story.says("POST", f"{here}/apply", http=202, state="applying", model_check__state="passed")
     story.until("/version", status__state="applying", status__progress__step="updating",
                 status__progress__done=lambda n: n >= 3, current__stack_status="UPDATE_IN_PROGRESS")
-    story.says("POST", "/updates", {"release": "2.5.1"}, http=409, code="update_applying")
+    story.says("POST", "/updates", {"release": "2.4.0"}, http=409, code="update_applying")
     _signalled(installation, "2.4.0")
     story.until("/version", status__state="updated", current__release="2.4.0")
 
 
 def _an_update_that_rolls_back(story: Story, installation: Installation) -> None:
     print("\n# 2.5.0: its application does not start, and CloudFormation rolls back.")
-    pass_model_check(installation, "2.5.0")
+    # The host of its release check is lost: the check is stalled with its reason, and holds the update.
+    installation.codebuild.hold("2.5.0")
     begun = story.says("POST", "/updates", {"release": "2.5.0"}, http=201, state="preparing")
     story.until("/version", status__state="prepared", update__id=begun["id"])
+    installation.codebuild.kill("2.5.0")
+    story.until("/model-check?release=2.5.0", state="stalled", status__reason__code="build_ended")
+    story.says("POST", f"/updates/{begun['id']}/apply", http=409, code="model_check_stalled")
+    story.says("POST", "/model-check", {"release": "2.5.0"}, http=202, state="pending", attempt=2)
+    story.until("/model-check?release=2.5.0", state="passed")
     story.says("POST", f"/updates/{begun['id']}/apply", http=202, state="applying")
     story.until("/version", status__state="applying", status__progress__step="updating")
     _signalled(installation, "2.5.0")
@@ -87,7 +98,8 @@ def _an_update_run_in_the_console(story: Story, installation: Installation) -> N
 def _an_older_one_makes_room(story: Story) -> None:
     print("\n# 2.6.0 is prepared and waits; then 2.6.1 comes out.")
     older = story.says("POST", "/updates", {"release": "2.6.0"}, http=201, state="preparing")
-    story.until("/version", status__state="prepared", update__id=older["id"])
+    story.until("/version", status__state="prepared", update__id=older["id"],
+                update__summary=lambda s: s["data_loss"] == ["Search"])
     newer = story.says("POST", "/updates", {"release": "2.6.1"}, http=201)
     story.until("/version", status__state="prepared", update__id=newer["id"])
     story.says("GET", f"/updates/{older['id']}", http=200, state="superseded", superseded_by=newer["id"])

@@ -60,8 +60,11 @@ def upload_code(aws: Ministack, bucket: str, folder: Path) -> dict[str, dict]:
     return code
 
 
-def expand(code: dict[str, dict], parameters: dict[str, str]) -> str:
-    """The template after SAM's transform and the few local changes, as JSON."""
+def expand(code: dict[str, dict], parameters: dict[str, str], endpoints: dict[str, str]) -> str:
+    """The template after SAM's transform and the few local changes, as JSON.
+
+    `endpoints` are services that ministack does not do well enough, by variable (AWS_ENDPOINT_URL_<SERVICE>).
+    """
     import boto3
     from samtranslator.model.exceptions import InvalidDocumentException
     from samtranslator.parser.parser import Parser
@@ -77,15 +80,15 @@ def expand(code: dict[str, dict], parameters: dict[str, str]) -> str:
     except InvalidDocumentException as error:
         faults = "; ".join(cause.message for cause in error.causes)
         raise Stop(f"template.yaml: {faults}") from error
-    return json.dumps(_for_ministack(plain))
+    return json.dumps(_for_ministack(plain, endpoints))
 
 
-def _for_ministack(template: dict) -> dict:
+def _for_ministack(template: dict, endpoints: dict[str, str]) -> dict:
     for name, resource in template["Resources"].items():
         kind, properties = resource["Type"], resource.get("Properties", {})
         if kind == "AWS::Lambda::Function":
             variables = properties.setdefault("Environment", {}).setdefault("Variables", {})
-            variables.update(LOCAL_ENVIRONMENT)
+            variables.update(LOCAL_ENVIRONMENT | endpoints)
             for variable in [v for v, value in variables.items() if value is None]:
                 del variables[variable]
             # The binaries are built for this machine, whichever that is.

@@ -8,6 +8,7 @@ from pathlib import Path
 from botocore.exceptions import ClientError
 
 from local import expand
+from local.codebuild import CodeBuild
 from local.ministack import REGION, Ministack
 from local.prepare import ROOT, build
 from local.say import Stop, step
@@ -27,8 +28,9 @@ STACK_SECONDS = 60.0
 class Installation:
     """Headgate and the demo install on one local AWS."""
 
-    def __init__(self, aws: Ministack):
+    def __init__(self, aws: Ministack, codebuild: CodeBuild):
         self.aws = aws
+        self.codebuild = codebuild
         self.cloudformation = aws.client("cloudformation")
         self.s3 = aws.client("s3")
         self.outputs: dict[str, str] = {}
@@ -69,8 +71,9 @@ class Installation:
             "AuthMode": "iam",
         }
         code = expand.upload_code(self.aws, BUCKET, folder)
+        endpoints = {"AWS_ENDPOINT_URL_CODEBUILD": self.codebuild.url}
         key = "headgate/template.json"
-        self.s3.put_object(Bucket=BUCKET, Key=key, Body=expand.expand(code, parameters).encode())
+        self.s3.put_object(Bucket=BUCKET, Key=key, Body=expand.expand(code, parameters, endpoints).encode())
         return self._create(
             HEADGATE,
             TemplateURL=f"{self.aws.url}/{BUCKET}/{key}",

@@ -3,10 +3,10 @@
 import json
 import time
 
+from local.codebuild import CodeBuild
 from local.install import RELEASES, Installation
 from local.ministack import ACCOUNT, Ministack
 from local.say import Stop, note, step
-from local.story import pass_model_check
 from local.vendor import BROKEN_RELEASE, Application
 
 
@@ -14,12 +14,10 @@ def main(port: int) -> int:
     """Starts everything, prints calls to try, and serves."""
     with step("starting the local AWS"):
         aws = Ministack(port)
-    with aws:
-        installation = Installation(aws)
+    with aws, CodeBuild(aws) as codebuild:
+        installation = Installation(aws, codebuild)
         installation.set_up()
         releases = [entry["release"] for entry in json.loads((RELEASES / "releases.json").read_text())["releases"]]
-        for release in releases:
-            pass_model_check(installation, release)
         print(_calls(installation), flush=True)
         note("running; Ctrl-C stops it.")
         application = Application(installation, releases)

@@ -4,43 +4,13 @@ import json
 import time
 import urllib.error
 import urllib.request
-from datetime import datetime, timezone
 
-from local.install import BUCKET, INSTALL, LIST_KEY, Installation
+from local.install import Installation
 from local.prepare import ROOT
 from local.say import Stop, direct
 
 # An answer that CloudFormation brings about must come within this time.
 PATIENCE_SECONDS = 30.0
-
-
-def pass_model_check(installation: Installation, release: str) -> None:
-    """Stores that the release passed its check (`CHECK#<release>`, spec/updates.md 1.2).
-
-    Written by hand: no CodeBuild runs locally, so that nothing could report one.
-    """
-    listed = json.loads(installation.s3.get_object(Bucket=BUCKET, Key=LIST_KEY)["Body"].read())
-    digest = next(r["template_sha256"] for r in listed["releases"] if r["release"] == release)
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    installation.aws.client("dynamodb").put_item(
-        TableName=installation.outputs["TableName"],
-        Item={
-            "pk": {"S": f"INSTALL#{INSTALL}"},
-            "sk": {"S": f"CHECK#{release}"},
-            "schema": {"N": "1"},
-            "rev": {"N": "1"},
-            "release": {"S": release},
-            "state": {"S": "passed"},
-            "attempt": {"N": "1"},
-            "build_id": {"S": f"local:{release}"},
-            "build_status": {"S": "SUCCEEDED"},
-            "started_at": {"S": now},
-            "checked_at": {"S": now},
-            "template_sha256": {"S": digest},
-            "models": {"L": []},
-        },
-        ConditionExpression="attribute_not_exists(pk)",
-    )
 
 
 class Story:
@@ -139,6 +109,9 @@ def in_words(answer: dict) -> str:
     """The gist of an answer."""
     if "code" in answer:
         return f"{answer['code']}: {answer['detail']}"
+    if "ready" in answer:
+        codes = [b["code"] for b in answer["blockers"]]
+        return "ready: nothing holds this release." if answer["ready"] else f"held by {', '.join(codes)}"
     if "updates" in answer:
         return ", ".join(f"{u['to_release']} {u['state']}" for u in answer["updates"])
     status = answer["status"]

@@ -1434,6 +1434,35 @@ fn shorten<S: System>(
     mut way: Vec<Move<S::Event>>,
     mut reason: String,
 ) -> (Vec<Move<S::Event>>, String) {
+    // Whole programs first: leaving out one step of a program leaves out what it would have done later.
+    let mut at = 0;
+    while at < way.len() {
+        let mut less = way.clone();
+        if let Move::Answer {
+            actor,
+            start: Some(_),
+            ..
+        } = &way[at]
+        {
+            let rest = way[at + 1..].iter();
+            let next = rest
+                .clone()
+                .position(|m| matches!(m, Move::Answer { actor: a, start: Some(_), .. } if a == actor));
+            let end = next.map_or(way.len(), |n| at + 1 + n);
+            let of_it = |m: &Move<S::Event>| match m {
+                Move::Answer { actor: a, .. } | Move::Crash { actor: a } => a == actor,
+                _ => false,
+            };
+            less = (0..way.len())
+                .filter(|i| *i < at || *i >= end || !of_it(&way[*i]))
+                .map(|i| way[i].clone())
+                .collect();
+        }
+        match follow(e, root, &less) {
+            Some((w, r)) if w.len() < way.len() => (way, reason) = (w, r),
+            _ => at += 1,
+        }
+    }
     let mut piece = way.len().div_ceil(2);
     while piece > 0 {
         let mut at = 0;

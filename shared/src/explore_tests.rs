@@ -526,7 +526,7 @@ fn a_shell_that_is_not_repeatable_is_refused() {
             repeatable: false,
             ..ALL
         },
-        &[("ann", &[Toy::Nothing])],
+        &[("ann", &[Toy::Nothing]), ("bob", &[Toy::Note("bob")])],
     );
     explore(&toys, Counter::default(), &bounds(0, 0));
 }

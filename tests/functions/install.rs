@@ -203,6 +203,22 @@ pub(crate) fn discard(function: &Function, id: &str) -> HttpReply {
     call(function, &HttpCall::post(&format!("/updates/{id}/discard")))
 }
 
+/// Runs the cases a few at a time: each has an install of its own, and most of its time is the SDK waiting
+/// before a repeat.
+pub(crate) fn side_by_side<C: Send>(cases: Vec<C>, run: impl Fn(C) + Sync) {
+    let cases = std::sync::Mutex::new(cases.into_iter());
+    let next = || cases.lock().unwrap().next();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(case) = next() {
+                    run(case);
+                }
+            });
+        }
+    });
+}
+
 /// An event of `events/updater`, or of the named function's folder.
 macro_rules! event {
     ($name:literal) => {

@@ -5,7 +5,7 @@ use headgate_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::install::{Install, apply, begin, call, event, get, releases, version};
+use crate::install::{Install, apply, begin, call, event, get, releases, side_by_side, version};
 
 const BUILD: &str = "codebuild";
 
@@ -713,49 +713,50 @@ fn dying_at_any_request_of_a_start_leaves_nothing_wrong_behind() {
         checked.install.aws.since(mark).total()
     };
     assert!(requests >= 4, "{requests}");
-    for n in 1..=requests {
-        for (when, inner) in [("before", Answer::Drops), ("after", Answer::Behind)] {
-            let checked = Checked::new();
-            let function = checked.function();
-            let gate = Gate::new();
-            checked
-                .install
-                .aws
-                .nth(n, "*", Answer::Late(gate.clone(), Box::new(inner)));
-            let invocation = function.begin(start_request().event().to_string().as_bytes());
-            gate.reached();
-            function.kill();
-            gate.open();
-            assert_eq!(invocation.outcome(), Outcome::Died);
-            let what = format!(
-                "died {when} request {n} ({})",
-                checked.install.aws.traffic().names().join(" ")
-            );
-            let function = checked.function();
-            checked.install.later(130);
-            let seen = view(&function);
-            if seen.text("/state") != "pending" {
-                start(&function).expect(202);
-            }
-            let record = checked.record();
-            let attempts: Vec<_> = checked.codebuild.builds();
-            let of_this = attempts
-                .iter()
-                .filter(|b| b.variable("HEADGATE_ATTEMPT") == record["attempt"].to_string());
-            assert_eq!(
-                of_this.count(),
-                1,
-                "{what}: one build of the attempt that counts: {record}"
-            );
-            let attempt = record["attempt"].as_u64().unwrap();
-            assert_eq!(
-                function.invoke(&report("passed", attempt, &GOOD)).answer()["state"],
-                "passed",
-                "{what}"
-            );
-            assert_eq!(view(&function).text("/state"), "passed", "{what}");
+    let moments = [("before", Answer::Drops), ("after", Answer::Behind)];
+    let cases = (1..=requests).flat_map(|n| moments.clone().map(|(when, inner)| (n, when, inner)));
+    side_by_side(cases.collect(), |(n, when, inner)| {
+        let checked = Checked::new();
+        let function = checked.function();
+        let gate = Gate::new();
+        checked
+            .install
+            .aws
+            .nth(n, "*", Answer::Late(gate.clone(), Box::new(inner)));
+        let invocation = function.begin(start_request().event().to_string().as_bytes());
+        gate.reached();
+        function.kill();
+        gate.open();
+        assert_eq!(invocation.outcome(), Outcome::Died);
+        let what = format!(
+            "died {when} request {n} ({})",
+            checked.install.aws.traffic().names().join(" ")
+        );
+        let function = checked.function();
+        checked.install.later(130);
+        let seen = view(&function);
+        if seen.text("/state") != "pending" {
+            start(&function).expect(202);
         }
-    }
+        let record = checked.record();
+        let attempt = record["attempt"].as_u64().unwrap();
+        let counted = attempt.to_string();
+        let attempts: Vec<_> = checked.codebuild.builds();
+        let of_this = attempts
+            .iter()
+            .filter(|b| b.variable("HEADGATE_ATTEMPT") == counted);
+        assert_eq!(
+            of_this.count(),
+            1,
+            "{what}: one build of the attempt that counts: {record}"
+        );
+        assert_eq!(
+            function.invoke(&report("passed", attempt, &GOOD)).answer()["state"],
+            "passed",
+            "{what}"
+        );
+        assert_eq!(view(&function).text("/state"), "passed", "{what}");
+    });
 }
 
 // --- the door

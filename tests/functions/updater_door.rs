@@ -3,7 +3,7 @@
 use headgate_tests::{Caller, Function, HttpCall, HttpReply};
 use serde_json::{Value, json};
 
-use crate::install::{Install, begin, call, event, get, version};
+use crate::install::{Install, call, event, get, version};
 
 /// Every route of contract 4.3 and the scope it needs.
 fn routes(id: &str) -> Vec<(HttpCall, &'static str)> {
@@ -368,7 +368,9 @@ fn a_missing_or_malformed_variable_is_named_in_every_answer() {
                 .contains("configurationerror"),
             "{kind}"
         );
-        assert_eq!(updater.logged(name), 1, "logged once: {:#?}", updater.logs());
+        let words = updater.last_words();
+        let logged = words.iter().filter(|line| line.contains(name)).count();
+        assert_eq!(logged, 1, "logged once: {words:#?}");
         assert_eq!(
             install.aws.since(mark).total(),
             0,
@@ -403,11 +405,10 @@ fn no_value_of_the_stack_reaches_an_answer_the_table_or_the_log() {
     for text in [
         json!(seen).to_string(),
         json!(install.table.items()).to_string(),
-        updater.logs().join("\n"),
+        updater.last_words().join("\n"),
     ] {
         for secret in ["hunter2", "secret-of-the-test", "Bearer "] {
             assert!(!text.contains(secret), "{secret} in {text}");
         }
     }
-    begin(&updater, "2.5.0").expect_problem(409, "update_applying");
 }

@@ -4,7 +4,7 @@
 use headgate_tests::{Answer, Function, Gate, HttpCall, HttpReply};
 use serde_json::{Value, json};
 
-use crate::install::{Install, apply, begin, discard, event, get, version};
+use crate::install::{Install, apply, begin, discard, event, get, side_by_side, version};
 
 const CFN: &str = "cloudformation";
 
@@ -643,26 +643,27 @@ fn dying_at_any_request_of_discard_leaves_nothing_wrong_behind() {
 }
 
 fn die_everywhere(part: &str) {
-    for n in 1..=requests_of(part) {
-        for (when, inner) in [("before", Answer::Drops), ("after", Answer::Behind)] {
-            let (install, updater, request) = course(part);
-            let gate = Gate::new();
-            install
-                .aws
-                .nth(n, "*", Answer::Late(gate.clone(), Box::new(inner)));
-            let invocation = updater.begin(request.event().to_string().as_bytes());
-            gate.reached();
-            updater.kill();
-            gate.open();
-            assert_eq!(invocation.outcome(), headgate_tests::Outcome::Died);
-            drop(updater);
-            let what = format!(
-                "{part} died {when} request {n} ({})",
-                install.aws.traffic().names().join(" ")
-            );
-            carry_on(&install, &install.updater(), &what);
-        }
-    }
+    let requests = 1..=requests_of(part);
+    let moments = [("before", Answer::Drops), ("after", Answer::Behind)];
+    let cases = requests.flat_map(|n| moments.clone().map(|(when, inner)| (n, when, inner)));
+    side_by_side(cases.collect(), |(n, when, inner)| {
+        let (install, updater, request) = course(part);
+        let gate = Gate::new();
+        install
+            .aws
+            .nth(n, "*", Answer::Late(gate.clone(), Box::new(inner)));
+        let invocation = updater.begin(request.event().to_string().as_bytes());
+        gate.reached();
+        updater.kill();
+        gate.open();
+        assert_eq!(invocation.outcome(), headgate_tests::Outcome::Died);
+        drop(updater);
+        let what = format!(
+            "{part} died {when} request {n} ({})",
+            install.aws.traffic().names().join(" ")
+        );
+        carry_on(&install, &install.updater(), &what);
+    });
 }
 
 #[test]
@@ -682,20 +683,24 @@ fn an_outage_from_any_request_of_discard_on_leaves_nothing_wrong_behind() {
 
 fn fail_everywhere(part: &str) {
     let requests = requests_of(part);
+    let mut cases = Vec::new();
     for service in ["dynamodb", CFN] {
         for n in 1..=requests {
             for fault in [Answer::ServerError, Answer::lost()] {
-                let (install, updater, request) = course(part);
-                install.aws.from_nth(n, service, fault.clone());
-                let reply = HttpReply::from_answer(&updater.invoke(request.event()).answer());
-                let fine = (200..300).contains(&reply.status) || [409, 422, 503].contains(&reply.status);
-                let what = format!("{part}: {service} {fault:?} from request {n} on");
-                assert!(fine, "{what}: {reply:?}");
-                install.aws.forget_nth();
-                carry_on(&install, &updater, &what);
+                cases.push((service, n, fault));
             }
         }
     }
+    side_by_side(cases, |(service, n, fault)| {
+        let (install, updater, request) = course(part);
+        install.aws.from_nth(n, service, fault.clone());
+        let reply = HttpReply::from_answer(&updater.invoke(request.event()).answer());
+        let fine = (200..300).contains(&reply.status) || [409, 422, 503].contains(&reply.status);
+        let what = format!("{part}: {service} {fault:?} from request {n} on");
+        assert!(fine, "{what}: {reply:?}");
+        install.aws.forget_nth();
+        carry_on(&install, &updater, &what);
+    });
 }
 
 // --- rows of other builds

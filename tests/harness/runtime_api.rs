@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -236,9 +236,18 @@ impl Function {
         self.shared.state.lock().unwrap().logs.clone()
     }
 
-    /// How many lines hold the text.
+    /// Everything the process wrote: ends it first, because a line may still be on its way after the answer.
+    pub fn last_words(&self) -> Vec<String> {
+        self.kill();
+        self.logs()
+    }
+
+    /// How many lines hold the text; ends the process first, as [`Self::last_words`].
     pub fn logged(&self, text: &str) -> usize {
-        self.logs().iter().filter(|line| line.contains(text)).count()
+        self.last_words()
+            .iter()
+            .filter(|line| line.contains(text))
+            .count()
     }
 
     /// Peak resident set in kilobytes, from the kernel; `None` where there is no `/proc`.
@@ -253,10 +262,14 @@ impl Function {
 impl Invocation<'_> {
     /// Blocks until the function answered, failed or died.
     pub fn outcome(self) -> Outcome {
-        let state = self
-            .function
-            .shared
-            .wait(|state| state.outcomes.contains_key(&self.id) || state.ended());
+        self.outcome_within(PATIENCE)
+    }
+
+    /// The same for an invocation that has much to do; nothing is decided by the bound.
+    pub fn outcome_within(self, patience: Duration) -> Outcome {
+        let state = self.function.shared.wait_within(patience, |state| {
+            state.outcomes.contains_key(&self.id) || state.ended()
+        });
         state.outcomes.get(&self.id).cloned().unwrap_or_else(|| {
             eprintln!("the function died; its last words:\n{}", state.logs.join("\n"));
             Outcome::Died
@@ -283,10 +296,18 @@ impl State {
 
 impl Shared {
     fn wait(&self, ready: impl Fn(&State) -> bool) -> std::sync::MutexGuard<'_, State> {
+        self.wait_within(PATIENCE, ready)
+    }
+
+    fn wait_within(
+        &self,
+        patience: Duration,
+        ready: impl Fn(&State) -> bool,
+    ) -> std::sync::MutexGuard<'_, State> {
         let state = self.state.lock().unwrap();
         let (state, timed_out) = self
             .changed
-            .wait_timeout_while(state, PATIENCE, |state| !ready(state))
+            .wait_timeout_while(state, patience, |state| !ready(state))
             .unwrap();
         assert!(
             !timed_out.timed_out(),

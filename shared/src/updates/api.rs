@@ -1,7 +1,7 @@
 //! Routes and events of the updater (contract 4.3): what comes in, what the core is asked, what goes out.
 
 use super::decide::{self, Purpose};
-use super::model::{Look, Seen, SetRead, StackRead, State, Update};
+use super::model::{Look, Seen, SetRead, StackRead, Update};
 use super::run::{self, Call, Reconciled, Refused, World};
 use super::view;
 use crate::caller::{Caller, Scope};
@@ -353,7 +353,15 @@ fn capital(text: &str) -> String {
 fn log(r: &Reconciled, what: &str, now: Timestamp) {
     let open = view::pending(r);
     let state = open.map_or("idle", |u| u.status.as_str());
-    let age = open.map_or(0.0, |u| crate::time::seconds_between(since(u), now));
+    // How long nobody could read what CloudFormation does with the pending update: 0 when this call could.
+    let age = open.map_or(0.0, |u| {
+        let unread = view::shown(&r.snapshot, &r.observed, u, now).unread;
+        if unread {
+            crate::time::seconds_between(u.observed_at.unwrap_or(u.started_at), now)
+        } else {
+            0.0
+        }
+    });
     tracing::info!(
         op = what,
         update.id = open.map_or("-", |u| u.id.as_str()),
@@ -398,12 +406,4 @@ fn log(r: &Reconciled, what: &str, now: Timestamp) {
         );
     }
     telemetry::emit(&metrics, now);
-}
-
-fn since(u: &Update) -> Timestamp {
-    match u.status {
-        State::Applying => u.applied_at.unwrap_or(u.started_at),
-        State::Prepared => u.change_set_created_at.unwrap_or(u.started_at),
-        _ => u.started_at,
-    }
 }

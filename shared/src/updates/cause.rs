@@ -126,14 +126,17 @@ impl Operation<'_> {
             .map(|e| e.at)
     }
 
-    /// How many resources of the root stack are done, the one worked on, and the last event's time.
-    pub fn progress(&self) -> (u64, Option<String>, Option<Timestamp>) {
+    /// How many resources of the root stack are done, how many are being worked on, the latest of those, and the
+    /// last event's time.
+    pub fn progress(&self) -> (u64, u64, Option<String>, Option<Timestamp>) {
         let mut latest: BTreeMap<&str, &Event> = BTreeMap::new();
         let mut working: Option<&Event> = None;
         for e in self.events.iter().filter(|e| !e.is_root()) {
             latest.insert(&e.logical_id, e);
         }
+        let mut in_progress = 0;
         for e in latest.values().filter(|e| e.status.ends_with("_IN_PROGRESS")) {
+            in_progress += 1;
             if working.is_none_or(|w| e.at >= w.at) {
                 working = Some(e);
             }
@@ -142,11 +145,8 @@ impl Operation<'_> {
             .values()
             .filter(|e| e.status.ends_with("_COMPLETE"))
             .count() as u64;
-        (
-            done,
-            working.map(|e| e.logical_id.clone()),
-            self.events.last().map(|e| e.at),
-        )
+        let resource = working.map(|e| e.logical_id.clone());
+        (done, in_progress, resource, self.events.last().map(|e| e.at))
     }
 }
 

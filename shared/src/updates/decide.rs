@@ -478,7 +478,9 @@ fn intent(row: &Update, set: &SetRead, cx: &Context<'_>, mut shown: Shown) -> As
         next.observed_at = Some(cx.now);
         return turn(next, shown);
     }
-    if !older_than(row.started_at, INTENT_BOUND_S, cx.now) {
+    // While the stack can not be read, nothing is closed (table D): it may be running this very set.
+    let unseen = !matches!(cx.stack, Some(StackRead::Seen(_)));
+    if unseen || !older_than(row.started_at, INTENT_BOUND_S, cx.now) {
         shown.progress = Some(Progress::step("making"));
         return Assessment::stay(shown);
     }
@@ -672,11 +674,11 @@ fn vanished(row: &Update, cx: &Context<'_>, mut shown: Shown) -> Assessment {
         _ => return Assessment::stay(shown),
     };
     if row.status == State::Preparing
-        && row.change_set_created_at.is_none()
+        && matches!(cx.set, Some(SetRead::NotFound))
         && !older_than(row.started_at, INTENT_BOUND_S, cx.now)
     {
-        // Made a moment ago and never described yet: not being found can be a stale read (found by the
-        // explorer: the row was closed and its set stayed behind).
+        // Asked for a moment ago: not being found can be a read from before it was made (found by the explorer:
+        // the row was closed and its set stayed behind for the console to run).
         shown.progress = Some(Progress::step("making"));
         return Assessment::stay(shown);
     }
@@ -874,9 +876,10 @@ fn progress_of(row: &Update, step: &str, op: Option<&Operation<'_>>) -> Progress
     let total = row.summary.as_ref().map(Summary::total);
     match op {
         Some(op) => {
-            let (done, resource, last_event_at) = op.progress();
-            // Resources outside the plan may show events as well; never more done than there is to do.
-            let done = total.map_or(done, |t| done.min(t));
+            let (done, in_progress, resource, last_event_at) = op.progress();
+            // Resources outside the plan may show events as well (tags spread to all of them): what is being
+            // worked on is not done, and never more is done than there is to do.
+            let done = total.map_or(done, |t| done.min(t.saturating_sub(in_progress)));
             Progress {
                 step: step.into(),
                 done: Some(done),

@@ -178,10 +178,6 @@ impl Updates {
             mistake: None,
         }
     }
-
-    fn is(&self, m: Mistake) -> bool {
-        self.mistake == Some(m)
-    }
 }
 
 /// Version 2.3.0 is installed, nothing is under way, and the checks of both newer releases passed.
@@ -354,12 +350,11 @@ impl System for Updates {
                         seen[i] = old;
                         out.push(Branch::fault("stale", None, seen));
                     }
-                    if matches!(look, Look::Releases | Look::Template(_)) {
-                        continue;
+                    if let Some(failed) = Cfn::look_failing(look) {
+                        let mut seen = now.clone();
+                        seen[i] = failed;
+                        out.push(Branch::fault("unreadable", None, seen));
                     }
-                    let mut seen = now.clone();
-                    seen[i] = Cfn::look_failing(look);
-                    out.push(Branch::fault("unreadable", None, seen));
                 }
                 out.into_iter()
                     .map(|b| Branch {
@@ -392,17 +387,17 @@ impl System for Updates {
                     out.push(Branch::fault(
                         "answer lost",
                         Some(after),
-                        Hear::Done(Err(cfn::no_answer(act))),
+                        Hear::Done(Err(cfn::no_answer())),
                     ));
                     out.push(Branch::fault(
                         "never arrived",
                         Some(told.clone()),
-                        Hear::Done(Err(cfn::no_answer(act))),
+                        Hear::Done(Err(cfn::no_answer())),
                     ));
                     out.push(Branch::fault(
                         "throttled",
                         Some(told),
-                        Hear::Done(Err(cfn::throttled(act))),
+                        Hear::Done(Err(cfn::throttled())),
                     ));
                 }
                 out
@@ -469,6 +464,7 @@ impl System for Updates {
                 Act::Execute { arn, token } => format!("EXECUTE {} with {}", short(arn), short(token)),
                 Act::Delete { arn } => format!("DELETE {}", short(arn)),
                 Act::DeleteByName { name, .. } => format!("DELETE by name {}", short(name)),
+                other => format!("{other:?}"),
             },
         }
     }
@@ -646,6 +642,7 @@ fn show_look(l: &Look) -> String {
         Look::Findings(_) => "findings".into(),
         Look::Releases => "the releases".into(),
         Look::Template(_) => "the template".into(),
+        other => format!("{other:?}"),
     }
 }
 

@@ -1283,8 +1283,10 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
     if let Some(refusal) = discard_refusal(&r, &row) {
         return Err(refusal);
     }
-    let arn = row.change_set_id.clone();
-    if let Some(arn) = arn.filter(|_| decide::class_of(&r.observed, id) != Some(tables::Class::Gone)) {
+    let mut answered = true;
+    // Asked for even where the set was not found: that may be a read from before it was made, and deleting what
+    // is gone succeeds (spec/updates.md 4.1 item 5).
+    if let Some(arn) = row.change_set_id.clone() {
         match w.act(&Act::Delete { arn: arn.clone() }).await {
             Ok(_) => {}
             Err(e) if e.class == Class::NotFound => {}
@@ -1307,8 +1309,10 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
                 }
                 let gone = matches!(observed.sets.get(id), Some(SetRead::NotFound));
                 if gone && there.rev == row.rev && !decide::has_run(&row, &observed) {
-                    // The delete was done and its answer lost: go on as if it had been answered.
+                    // The delete was done and its answer lost: go on as if it had been answered. The clean-up
+                    // deletes once more, because this read may have been behind as well.
                     r.snapshot = snapshot;
+                    answered = false;
                 } else {
                     let after = resume(w, call, Purpose { full: true }, snapshot, observed, r.wrote).await?;
                     let there = after.snapshot.find(id).map(|v| v.row.clone()).unwrap_or(there);
@@ -1333,9 +1337,12 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
     next.reason = Some(reason.from_source("user"));
     next.finished_at = Some(call.now);
     next.progress = None;
-    next.change_set_cleanup = Cleanup::Done;
+    next.change_set_cleanup = if answered { Cleanup::Done } else { Cleanup::Pending };
     next.ttl = Some(crate::store::ttl(call.now, decide::KEEP_DAYS));
     let mut head = r.snapshot.head.row.clone();
+    if !answered {
+        head.work.insert(id.to_owned());
+    }
     if head.pending.as_deref() == Some(id) {
         head.pending = None;
     }

@@ -238,6 +238,12 @@ pub fn update_of(r: &Reconciled, u: &Update, now: Timestamp) -> Map<String, Valu
     let sh = shown(&r.snapshot, &r.observed, u, now);
     let extra: &[Flag] = if u.status.is_open() { &r.flags } else { &[] };
     let mut st = status(u, &sh, extra, now);
+    // Progress and the cause come from the events: say why they are missing.
+    if let Some(e) = &r.observed.events_error
+        && (u.status == State::Applying || u.reason_pending)
+    {
+        st.flags.push(decide::read_flag(e));
+    }
     if let Some(intent) = newer_intent(&r.snapshot, u) {
         let mut f = Flag::new(
             "newer_preparing",

@@ -198,18 +198,16 @@ impl Cfn {
         (seen != self.cloud.look(look)).then_some(seen)
     }
 
-    /// What a read brings if it fails.
-    pub(super) fn look_failing(look: &Look) -> Seen {
+    /// What a read of the stack, a set or events brings if it fails.
+    pub(super) fn look_failing(look: &Look) -> Option<Seen> {
         let e = |action: &str| CallError::new(Class::Throttled, action, "Throttling", "Rate exceeded");
         match look {
-            Look::Stack(_) => Seen::Stack(StackRead::Failed(e("cloudformation:DescribeStacks"))),
+            Look::Stack(_) => Some(Seen::Stack(StackRead::Failed(e("cloudformation:DescribeStacks")))),
             Look::SetByArn(_) | Look::SetByName { .. } => {
-                Seen::Set(SetRead::Failed(e("cloudformation:DescribeChangeSet")))
+                Some(Seen::Set(SetRead::Failed(e("cloudformation:DescribeChangeSet"))))
             }
-            Look::Events { .. } => Seen::Events(Err(e("cloudformation:DescribeStackEvents"))),
-            Look::Findings(_) => Seen::Findings(Err(e("cloudformation:DescribeEvents"))),
-            Look::Releases => Seen::Releases(Err(e("s3:GetObject"))),
-            Look::Template(_) => Seen::Template(Err(e("cloudformation:GetTemplateSummary"))),
+            Look::Events { .. } => Some(Seen::Events(Err(e("cloudformation:DescribeStackEvents")))),
+            _ => None,
         }
     }
 
@@ -220,21 +218,23 @@ impl Cfn {
 }
 
 /// A call that was not answered, done or not.
-pub(super) fn no_answer(act: &Act) -> CallError {
-    CallError::new(Class::TimedOut, action(act), "Timeout", "no answer in time")
+pub(super) fn no_answer() -> CallError {
+    CallError::new(
+        Class::TimedOut,
+        "cloudformation:Act",
+        "Timeout",
+        "no answer in time",
+    )
 }
 
 /// A call that was one too many; nothing happened.
-pub(super) fn throttled(act: &Act) -> CallError {
-    CallError::new(Class::Throttled, action(act), "Throttling", "Rate exceeded")
-}
-
-fn action(act: &Act) -> &'static str {
-    match act {
-        Act::Create(_) => "cloudformation:CreateChangeSet",
-        Act::Execute { .. } => "cloudformation:ExecuteChangeSet",
-        Act::Delete { .. } | Act::DeleteByName { .. } => "cloudformation:DeleteChangeSet",
-    }
+pub(super) fn throttled() -> CallError {
+    CallError::new(
+        Class::Throttled,
+        "cloudformation:Act",
+        "Throttling",
+        "Rate exceeded",
+    )
 }
 
 /// The stack, as it stands in stories.

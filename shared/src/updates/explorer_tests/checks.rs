@@ -128,7 +128,7 @@ fn intended(w: &Outside, program: &Program, act: &Act) -> Result<(), String> {
             }
             Ok(())
         }
-        Act::DeleteByName { .. } => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -170,7 +170,8 @@ fn changed(old: &Row<'_>, new: &Row<'_>, cfn: &Cfn) -> Result<(), String> {
             let kept = match field.as_str() {
                 "rev" | "last_write_id" | "change_set_cleanup" | "ttl" | "observed_at" => true,
                 "reason" | "reason_pending" | "needs_admin" => late || refined,
-                "status" | "finished_at" => refined,
+                "finished_at" => late || refined,
+                "status" => refined,
                 _ => false,
             };
             if !kept && old.item.get(field) != Some(value) {

@@ -2,11 +2,10 @@
 //! file knows about it: a condition is dropped on its way to the table, a read answers less than it knows, a
 //! call is said to have worked, the caller's clock is ahead.
 
-use super::{Outside, Program, What};
+use super::{Outside, Program};
 use crate::error::CallError;
-use crate::store::{Cond, Op, Write};
+use crate::store::Write;
 use crate::updates::model::{Act, Fact, Look, Seen};
-use crate::updates::store::HEAD_SK;
 
 /// The guard that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The casts, each explored to its end.
 
 use super::Turn::{Apply, Begin, Discard, Poll, View};
-use super::{Turn, Updates, after, assert_seen, quiet};
+use super::{Updates, after, assert_seen, quiet};
 use crate::explore::{Bounds, Report, explore, walk};
 
 fn bounds(crashes: u8, faults: u8) -> Bounds {
@@ -17,58 +17,21 @@ fn show(r: &Report) {
 }
 
 #[test]
-fn two_users_begin() {
-    let sys = Updates::new(&[("ana", &[Begin("2.4.0")]), ("ben", &[Begin("2.5.0")])]);
-    let r = explore(&sys, quiet(), &bounds(1, 0));
-    show(&r);
-    r.assert_clean();
-}
-
-#[test]
-fn two_users_apply_and_a_poll() {
-    let sys = Updates::new(&[("ana", &[Apply]), ("ben", &[Apply]), ("poll", &[Poll])]);
-    let r = explore(&sys, after(&quiet(), &[Begin("2.4.0")]), &bounds(1, 0));
-    show(&r);
-    r.assert_clean();
-}
-
-#[test]
 fn apply_while_a_newer_one_is_begun() {
     let sys = Updates::new(&[("ana", &[Apply]), ("ben", &[Begin("2.5.0")])]);
     let r = explore(&sys, after(&quiet(), &[Begin("2.4.0")]), &bounds(0, 0));
     show(&r);
     r.assert_clean();
+    assert!(r.complete());
+    assert_seen(
+        &r,
+        &[],
+        &["rolled back", "ends well"],
+        &["201", "202", "409 not_pending", "409 plan_expired"],
+    );
 }
 
-#[test]
-fn console_against_begin() {
-    let mut sys = Updates::new(&[("ben", &[Begin("2.5.0")]), ("poll", &[Poll])]);
-    sys.console = true;
-    let r = explore(&sys, after(&quiet(), &[Begin("2.4.0")]), &bounds(0, 0));
-    show(&r);
-    r.assert_clean();
-}
-
-#[test]
-fn console_against_discard() {
-    let mut sys = Updates::new(&[("ben", &[Discard]), ("poll", &[Poll])]);
-    sys.console = true;
-    let r = explore(&sys, after(&quiet(), &[Begin("2.4.0")]), &bounds(1, 1));
-    show(&r);
-    r.assert_clean();
-}
-
-#[test]
-fn one_user_with_faults() {
-    let mut sys = Updates::new(&[("ana", &[Begin("2.4.0"), Apply]), ("poll", &[Poll])]);
-    sys.passes = vec![121];
-    let r = explore(&sys, quiet(), &bounds(0, 1));
-    show(&r);
-    r.assert_clean();
-}
-
-#[test]
-fn walks() {
+fn everyone() -> Updates {
     let mut sys = Updates::new(&[
         ("ana", &[Begin("2.4.0"), Apply, Begin("2.5.0")]),
         ("ben", &[Begin("2.5.0"), Discard, Apply]),
@@ -79,7 +42,22 @@ fn walks() {
     sys.foreign = true;
     sys.torn = true;
     sys.passes = vec![121, 301, 61];
-    let r = walk(&sys, quiet(), &bounds(2, 3), 1, 3000);
+    sys
+}
+
+#[test]
+fn walks() {
+    let r = walk(&everyone(), quiet(), &bounds(2, 2), 1, 300);
     show(&r);
     r.assert_clean();
+}
+
+#[test]
+#[ignore = "minutes: more and longer walks than every run of the tests can afford"]
+fn long_walks() {
+    for seed in 100..110 {
+        let r = walk(&everyone(), quiet(), &bounds(3, 3), seed, 2_000);
+        show(&r);
+        r.assert_clean();
+    }
 }
