@@ -288,6 +288,8 @@ pub struct DomainProvisioner {
     pub saga: String,
     /// Zone in which records are published.
     pub zone: Option<String>,
+    /// `host:port` of the resolver for public DNS; without it the system's own. For tests and the local stack.
+    pub resolver: Option<String>,
     /// Is the caller check off (local stack only)?
     pub auth_is_local: bool,
 }
@@ -362,6 +364,15 @@ impl DomainProvisioner {
                 .push("CERTIFICATE_FOR is malformed; it must be one host label, e.g. autoconfig.".into());
         }
         let zone = r.optional("HOSTED_ZONE_ID");
+        let resolver = r.optional("DNS_RESOLVER");
+        if resolver
+            .as_ref()
+            .is_some_and(|a| a.parse::<std::net::SocketAddr>().is_err())
+        {
+            r.faults.push(
+                "DNS_RESOLVER is malformed; it must be an address and a port, e.g. 127.0.0.1:5353.".into(),
+            );
+        }
         let auth_is_local = r.auth_is_local();
         let names = NameRules {
             zone: suffix.as_ref().map(|s| s.zone().to_owned()),
@@ -382,6 +393,7 @@ impl DomainProvisioner {
             document,
             saga,
             zone,
+            resolver,
             auth_is_local,
         })
     }

@@ -9,6 +9,8 @@
     reason = "tests only: a fault in a model must stop the test that holds it"
 )]
 
+use super::dns::Answer;
+use super::later::{CertificateSeen, Later, Started};
 use super::model::{
     Cell, Claim, CommandStatus, HostCommand, HostInstance, HostLine, HostOp, Invocation, Millis, PortRange,
     SweepPolicy,
@@ -19,6 +21,7 @@ use super::store::{PRODUCT, REG};
 use crate::error::{CallError, Class};
 use crate::store::memory::MemoryTable;
 use crate::store::{Attr, Cond, Item, Key, Op, Page, Query, Table, Write, WriteError};
+use serde_json::Value;
 use std::cell::{Cell as Knob, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -594,8 +597,49 @@ pub struct Mem {
     pub hidden_for: Knob<Millis>,
     /// The host gets nothing.
     pub held: Knob<bool>,
+    /// What the later steps meet.
+    pub cloud: RefCell<SimCloud>,
     /// Something to happen right before the next request at a point.
     interference: RefCell<Option<(Point, Interference)>>,
+}
+
+/// Step Functions, ACM, CloudFormation, Route 53 and public DNS.
+#[derive(Debug, Clone, Default)]
+pub struct SimCloud {
+    /// Executions started, with their input.
+    pub started: BTreeMap<String, Value>,
+    /// Certificates by ARN, with the token they were asked with.
+    pub certificates: BTreeMap<String, (String, CertificateSeen)>,
+    /// Public DNS by type and name; what is not here does not exist.
+    pub dns: BTreeMap<(String, String), Vec<String>>,
+    /// No query is answered.
+    pub dns_down: bool,
+    /// Name of the hosted zone.
+    pub zone: String,
+    /// Stacks by name.
+    pub stacks: BTreeMap<String, (String, Value)>,
+}
+
+impl SimCloud {
+    /// Stacks under creation are finished, and their records are in the DNS.
+    pub fn settle(&mut self) {
+        for (status, template) in self.stacks.values_mut() {
+            if status != "CREATE_IN_PROGRESS" {
+                continue;
+            }
+            *status = "CREATE_COMPLETE".into();
+            for r in template["Resources"]
+                .as_object()
+                .into_iter()
+                .flat_map(|o| o.values())
+            {
+                let p = &r["Properties"];
+                let text = |v: &Value| v.as_str().unwrap_or("").trim_end_matches('.').to_owned();
+                let value = text(&p["ResourceRecords"][0]).trim_matches('"').to_owned();
+                self.dns.insert((text(&p["Type"]), text(&p["Name"])), vec![value]);
+            }
+        }
+    }
 }
 
 struct Interference(Box<dyn FnOnce(&mut Sim)>);
@@ -761,6 +805,80 @@ impl Clock for Mem {
 
     async fn pause(&self, millis: Millis) {
         self.pass(millis);
+    }
+}
+
+impl Later for Mem {
+    async fn start(&self, name: &str, input: &Value) -> Result<Started, CallError> {
+        let arn = format!("arn:aws:states:eu-west-1:1:execution:domain-create:{name}");
+        let mut cloud = self.cloud.borrow_mut();
+        if cloud.started.contains_key(name) {
+            return Ok(Started::Before(arn));
+        }
+        cloud.started.insert(name.to_owned(), input.clone());
+        self.sim.borrow_mut().running.insert(arn.clone());
+        Ok(Started::Now(arn))
+    }
+
+    async fn request_certificate(&self, name: &str, token: &str) -> Result<String, CallError> {
+        let mut cloud = self.cloud.borrow_mut();
+        let arn = format!("arn:aws:acm:eu-west-1:1:certificate/{name}");
+        let seen = CertificateSeen {
+            status: "PENDING_VALIDATION".into(),
+            reason: None,
+            validation: Vec::new(),
+            complete: false,
+        };
+        cloud
+            .certificates
+            .entry(arn.clone())
+            .or_insert((token.to_owned(), seen));
+        Ok(arn)
+    }
+
+    async fn certificate(&self, arn: &str) -> Result<CertificateSeen, CallError> {
+        let cloud = self.cloud.borrow();
+        let gone = || {
+            CallError::new(
+                Class::NotFound,
+                "acm:DescribeCertificate",
+                "ResourceNotFoundException",
+                "no",
+            )
+        };
+        cloud
+            .certificates
+            .get(arn)
+            .map(|(_, c)| c.clone())
+            .ok_or_else(gone)
+    }
+
+    async fn lookup(&self, kind: &str, name: &str) -> Answer {
+        let cloud = self.cloud.borrow();
+        if cloud.dns_down {
+            return Answer::Unknown;
+        }
+        let key = (kind.to_owned(), name.to_owned());
+        Answer::Found(cloud.dns.get(&key).cloned().unwrap_or_default())
+    }
+
+    async fn zone_name(&self, _zone: &str) -> Result<String, CallError> {
+        Ok(self.cloud.borrow().zone.clone())
+    }
+
+    async fn stack(&self, name: &str) -> Result<Option<String>, CallError> {
+        Ok(self.cloud.borrow().stacks.get(name).map(|(s, _)| s.clone()))
+    }
+
+    async fn create_stack(&self, name: &str, template: &Value, _token: &str) -> Result<(), CallError> {
+        let made = ("CREATE_IN_PROGRESS".to_owned(), template.clone());
+        self.cloud.borrow_mut().stacks.insert(name.to_owned(), made);
+        Ok(())
+    }
+
+    async fn delete_stack(&self, name: &str, _token: &str) -> Result<(), CallError> {
+        self.cloud.borrow_mut().stacks.remove(name);
+        Ok(())
     }
 }
 

@@ -3,3 +3,4 @@
 mod cases;
 mod crashes;
 mod explore;
+mod steps;
