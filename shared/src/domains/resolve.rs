@@ -212,7 +212,7 @@ mod tests {
         cut[2] |= 2;
         assert_eq!(answer(7, "MX", &cut), Read::Truncated);
         // A name that points at itself.
-        let loops = reply(&q, 0, &[(15, vec![0, 1, 0xc0, 0x23])]);
+        let loops = reply(&q, 0, &[(15, vec![0, 1, 0xc0, 0x25])]);
         assert_eq!(answer(7, "MX", &loops), Read::Answer(Answer::Unknown));
     }
 
