@@ -38,6 +38,7 @@ def main() -> int:
     steps = [
         ("cargo fmt", [cargo(), "fmt", "--all", "--check"], None),
         ("python", [python, "-W", "error", "-m", "compileall", "-q", "-f", "local"], own_env),
+        ("release check", [python, "-m", "unittest", "discover", "-q", "-s", "local/tests", "-t", "."], own_env),
         ("cfn-lint", [VENV / "bin" / "cfn-lint", expand.TEMPLATE, *sorted(RELEASES.glob("*.yaml"))], None),
         # The lints are arguments of clippy, not RUSTFLAGS: those would rebuild everything for the next step.
         ("cargo clippy", [cargo(), "clippy", "--locked", "--workspace", "--all-targets", "--all-features", "--",

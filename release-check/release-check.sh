@@ -99,7 +99,7 @@ found = set()
 for m in re.finditer(r'"?\b(?:Image|ImageUri|ImageIdentifier)"?\s*:\s*(.+)', text):
     value = m.group(1).split(" #")[0].strip().rstrip(",")
     ref = re.match(r'(?:!Ref\s+|\{\s*"?Ref"?\s*:\s*)"?([A-Za-z0-9]+)', value)
-    sub = re.match(r'(?:!Sub\s+|\{\s*"?Fn::Sub"?\s*:\s*)["\']?([^"\'}]*(?:\$\{[^}]*\}[^"\'}]*)*)', value)
+    sub = re.match(r'(?:!Sub\s+|\{\s*"?Fn::Sub"?\s*:\s*)["\']?((?:\$\{[^}]*\}|[^"\'}$])*)', value)
     if ref:
         image = defaults.get(ref.group(1), "")
     elif sub:

@@ -151,6 +151,8 @@ fn an_apply_in_the_middle_of_a_begin_wins() {
     install.cfn.complete_run("install");
     version(&first);
     assert_eq!(state(&first, &older), "updated");
+    // A set that was asked for a moment ago and is not found may be a stale read: only later is it gone.
+    install.later(130);
     version(&first);
     let rows = install.rows();
     let open = rows
@@ -200,6 +202,8 @@ fn a_console_run_in_the_middle_of_a_begin_is_seen() {
         );
         install.cfn.complete_run("install");
         version(&updater);
+        // A set that was asked for a moment ago and is not found may be a stale read: only later is it gone.
+        install.later(130);
         version(&updater);
         let newest = install.rows()[0]["status"].as_str().unwrap().to_owned();
         let expected = if moment.starts_with("before") {

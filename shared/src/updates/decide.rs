@@ -257,6 +257,11 @@ fn unrecognised(raw: &str) -> Flag {
     f
 }
 
+/// Is the stack's status a word that table B does not have?
+fn unknown_word(stack: &Stack) -> bool {
+    tables::cell(&stack.status, Column::Running) == Cell::Unknown
+}
+
 /// Whose is the stack's current state (rule 6)?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
@@ -349,7 +354,13 @@ pub fn assess(row: &Update, cx: &Context<'_>) -> Assessment {
             next.stack_missed_at = None;
             return turn(next, shown);
         }
-        Some(StackRead::Failed(e)) => shown.flags.push(read_flag(e)),
+        Some(StackRead::Failed(e)) => {
+            // Half an answer is none: shown as what was last known.
+            shown.unread = true;
+            shown.flags.push(read_flag(e));
+        }
+        // Rule 14.
+        Some(StackRead::Seen(s)) if unknown_word(s) => shown.flags.push(unrecognised(&s.status)),
         Some(StackRead::Seen(_)) => {}
         None => shown.unread = true,
     }
@@ -533,6 +544,10 @@ fn ready(row: &Update, cs: &ChangeSet, cx: &Context<'_>, mut shown: Shown) -> As
             match cx.stack {
                 Some(StackRead::Seen(s)) => {
                     let ours = owner(row, s, events_of(cx, s)) == Owner::Ours;
+                    if ours && unknown_word(s) {
+                        // Whether it is busy on our set can not be told (rule 14).
+                        return Assessment::stay(shown);
+                    }
                     if tables::is_busy(&s.status) && ours {
                         return ran(row, cx, Column::Running, Some(cs), shown);
                     }
@@ -639,6 +654,10 @@ fn obsolete(row: &Update, cx: &Context<'_>, mut shown: Shown) -> Assessment {
         shown.progress = Some(Progress::step("settling"));
         return Assessment::stay(shown);
     }
+    if cx.stack.and_then(StackRead::seen).is_none() {
+        // Table D: without the stack only READY, BAD and MAKE act.
+        return Assessment::stay(shown);
+    }
     turn(with_cleanup(expired(row, cx.now)), shown)
 }
 
@@ -723,6 +742,10 @@ fn ran(
             return turn(next, shown);
         }
     };
+    if unknown_word(stack) {
+        // Rule 14: nothing is decided on a word that is not known, whoever's it is.
+        return Assessment::stay(shown);
+    }
     let Some(read) = cx.events.get(&stack.arn) else {
         let since = row.made_at();
         let need = Verdict::Need(
@@ -807,14 +830,8 @@ fn ran(
                 Cell::Failed(code) => finish_failed(row, cx, stack, cs, op.as_ref(), code, shown),
                 Cell::Gone => turn(gone(row, cx.now), shown),
                 Cell::Settling => settle(row, cx, cs, stack, op.as_ref(), disagreed_long, shown),
-                Cell::Unknown => {
-                    shown.flags.push(unrecognised(&stack.status));
-                    if row.status == State::Applying {
-                        return Assessment::stay(shown);
-                    }
-                    let next = running(row, cs, cx.now, op.as_ref(), Progress::step("settling"), cx.now);
-                    turn(next, shown)
-                }
+                // Returned above.
+                Cell::Unknown => Assessment::stay(shown),
             }
         }
     }

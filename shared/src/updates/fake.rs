@@ -525,6 +525,21 @@ pub enum Instead {
     Before(CallError),
     /// The call has its effect, and then its answer is lost or an error.
     After(CallError),
+    /// A write is done, its answer is lost, and the SDK sends it again: the second try meets the first one's item.
+    Twice,
+}
+
+/// What somebody else does just before a request is served.
+pub type Other = Box<dyn FnOnce(&FakeWorld)>;
+
+/// Somebody else's turns, by a word of the trace line before which each happens, once.
+#[derive(Default)]
+pub struct Meanwhile(Vec<(String, Other)>);
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(word, _)| word)).finish()
+    }
 }
 
 /// The fake behind the seam.
@@ -544,6 +559,8 @@ pub struct FakeWorld {
     pub faults: RefCell<Vec<(String, VecDeque<Instead>)>>,
     /// Round trips left; None: no bound.
     pub budget: Cell<Option<u32>>,
+    /// What others do in between.
+    pub others: RefCell<Meanwhile>,
 }
 
 impl FakeWorld {
@@ -557,7 +574,16 @@ impl FakeWorld {
             looks: RefCell::default(),
             faults: RefCell::default(),
             budget: Cell::new(None),
+            others: RefCell::default(),
         }
+    }
+
+    /// Lets somebody else act just before the first request whose trace line contains `word`.
+    pub fn meanwhile(&self, word: &str, other: impl FnOnce(&FakeWorld) + 'static) {
+        self.others
+            .borrow_mut()
+            .0
+            .push((word.into(), Box::new(other)));
     }
 
     /// Stores a row as it is.
@@ -635,6 +661,14 @@ impl FakeWorld {
         if let Some(n) = self.budget.get() {
             self.budget.set(Some(n.saturating_sub(1)));
         }
+        let due = {
+            let mut others = self.others.borrow_mut();
+            let at = others.0.iter().position(|(w, _)| line.contains(w.as_str()));
+            at.map(|i| others.0.remove(i).1)
+        };
+        if let Some(other) = due {
+            other(self);
+        }
         self.trace.borrow_mut().push(line);
     }
 
@@ -703,6 +737,20 @@ pub fn save_line(writes: &[Write]) -> String {
     format!("save {}", parts.join(" "))
 }
 
+/// As the adapter judges lost conditions: our own write id in every item there means that it was done.
+fn judge(writes: &[Write], answer: Result<(), WriteError>) -> Result<(), WriteError> {
+    match answer {
+        Err(WriteError::Conflict(lost))
+            if lost
+                .iter()
+                .all(|c| writes.get(c.index).is_some_and(|w| w.already_done(c.old.as_ref()))) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
 impl World for FakeWorld {
     async fn query(&self, q: &Query) -> Result<Page, CallError> {
         let line = format!("query {}", q.sk_prefix);
@@ -731,6 +779,11 @@ impl World for FakeWorld {
                 self.table.borrow_mut().write(writes)?;
                 Err(WriteError::Call(e))
             }
+            Some(Instead::Twice) => {
+                self.table.borrow_mut().write(writes)?;
+                let again = self.table.borrow_mut().write(writes);
+                judge(writes, again)
+            }
             None => self.table.borrow_mut().write(writes),
         }
     }
@@ -756,7 +809,7 @@ impl World for FakeWorld {
                 let _ = self.cloud.borrow_mut().act(act, self.now.get());
                 Err(e)
             }
-            None => self.cloud.borrow_mut().act(act, self.now.get()),
+            Some(Instead::Twice) | None => self.cloud.borrow_mut().act(act, self.now.get()),
         }
     }
 

@@ -20,4 +20,6 @@ pub mod tables;
 pub mod view;
 
 #[cfg(test)]
+mod cases_tests;
+#[cfg(test)]
 mod explorer_tests;

@@ -1041,9 +1041,11 @@ pub async fn apply<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Reconci
         Err(e) if e.effect_unknown() || e.class == Class::Throttled => Ok(r),
         Err(e) => {
             // Definitively refused: the grace is over at once and the row is resolved again.
+            // Rows are read anew: a newer update may have taken its place in between (spec/updates.md 3.3).
             let mut observed = Observed::default();
             observed.refused.insert(id.to_owned(), e.clone());
-            let after = resume(w, call, Purpose { full: true }, r.snapshot, observed, r.wrote).await?;
+            let snapshot = load(w, call.pk).await?;
+            let after = resume(w, call, Purpose { full: true }, snapshot, observed, r.wrote).await?;
             let row = after.snapshot.find(id).map(|v| v.row.clone()).unwrap_or(applying);
             match row.status {
                 State::Applying | State::Updated | State::RolledBack => Ok(after),
