@@ -939,8 +939,14 @@ fn the_sweep_goes_through_a_long_list_page_by_page() {
         let name = format!("d{i}.com");
         ensure_as(&m, &cell(), &name, &claim("e", &i.to_string(), now(&m))).unwrap();
     }
-    let seen: Vec<usize> = (0..4).map(|_| sweep(&m, &cell()).reported.len()).collect();
-    assert_eq!(seen, [100, 20, 100, 20]);
+    let seen: Vec<_> = (0..4)
+        .map(|_| sweep(&m, &cell()))
+        .map(|s| (s.reported.len(), s.ports_used_percent, s.alarms.len()))
+        .collect();
+    assert_eq!(
+        seen,
+        [(100, Some(1), 0), (20, None, 0), (100, Some(1), 0), (20, None, 0)]
+    );
 }
 
 #[test]

@@ -916,3 +916,51 @@ fn random_ways_of_a_crowd() {
 fn forty_thousand_random_ways_of_a_crowd() {
     println!("{:?}", walks(0..40_000));
 }
+
+fn walked(s: &Scene, seed: u64) -> Report {
+    let bounds = Bounds {
+        depth: 5_000,
+        ..Bounds::default()
+    };
+    let report = walk(s, Part::new(s.start.clone()), &bounds, seed, 1);
+    report.assert_clean();
+    assert_eq!(report.cut, None);
+    report
+}
+
+#[test]
+fn c16_concurrent_same_domain_converges() {
+    const EXECUTIONS: [&str; 8] = ["e0", "e1", "e2", "e3", "e4", "e5", "e6", "e7"];
+    for seed in 0..5 {
+        let cast = EXECUTIONS.map(|e| (Role::Saga("a.com", e), 3));
+        let report = walked(&Scene::new(&cast), seed);
+        let good = [
+            "Created",
+            "Reused",
+            "Provision.Busy",
+            "Provision.InProgress",
+            "Provision.LostLease",
+        ];
+        for what in report.outcomes.keys() {
+            assert!(good.iter().any(|g| what.starts_with(g)), "{what}");
+        }
+    }
+}
+
+#[test]
+fn c17_concurrent_domains_never_share() {
+    let mut s = Scene::new(&[]);
+    // Each is its own execution: the names live as long as the test.
+    let name = |i: usize| -> &'static str { Box::leak(format!("d{i}.com").into_boxed_str()) };
+    s.cast = (0..50).map(|i| (Role::Saga(name(i), name(i)), 4)).collect();
+    s.ticks = 0;
+    s.cell.ports.high = 20_099;
+    let report = walked(&s, 1);
+    // I1 held after every step: no port and no label was shared, and none was refused.
+    for what in report.outcomes.keys() {
+        assert!(
+            !what.contains("Exhausted") && !what.contains("Conflict"),
+            "{what}"
+        );
+    }
+}
