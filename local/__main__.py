@@ -11,7 +11,9 @@ from local.say import Stop, note
 
 def arguments() -> argparse.Namespace:
     """The arguments of `./run` and `./test`."""
-    parser = argparse.ArgumentParser(prog="./run", description="Headgate on a local AWS, with nothing but Rust and Python.")
+    parser = argparse.ArgumentParser(
+        prog="./run", usage="./run [demo] [--port N]", description="Headgate on a local AWS, with nothing but Rust and Python."
+    )
     parser.add_argument("what", nargs="?", choices=["serve", "demo", "test"], default="serve", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help="port of the local AWS on 127.0.0.1 (default: a free one)")
     chosen = parser.parse_args()
@@ -29,6 +31,8 @@ def main() -> int:
     chosen = arguments()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, ended)
+    # Also where a script started this in the background: there, a shell has the signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     cargo()
     python = venv_python()
     if not VENV.samefile(sys.prefix):

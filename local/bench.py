@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from local import guard
+from local.bench_links import link_updates
 from local.prepare import ROOT, WORK, cargo, target_dir
 from local.say import Stop, note, step
 
@@ -32,7 +33,7 @@ HELLO = "hello"
 class Runtime:
     """A Lambda Runtime API that hands out two events and notes when the function first asks for one."""
 
-    def __init__(self, event: dict):
+    def __init__(self, event: dict, deadline_seconds: int = 30):
         self._event = json.dumps(event).encode()
         self.asked: list[float] = []
         self.answers: list[bytes] = []
@@ -52,7 +53,7 @@ class Runtime:
                     return
                 self.send_response(200)
                 self.send_header("lambda-runtime-aws-request-id", f"r-{len(outer.asked)}")
-                self.send_header("lambda-runtime-deadline-ms", str(int((time.time() + 30) * 1000)))
+                self.send_header("lambda-runtime-deadline-ms", str(int((time.time() + deadline_seconds) * 1000)))
                 self.send_header("lambda-runtime-invoked-function-arn", "arn:aws:lambda:x:1:function:f")
                 self.send_header("content-length", str(len(outer._event)))
                 self.end_headers()
@@ -227,7 +228,7 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
 
 
-ROWS = {"cold-start": cold_start}
+ROWS = {"cold-start": cold_start, "link-updates": link_updates}
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ import sys
 from local import expand, guard
 from local.install import RELEASES
 from local.ministack import Ministack
-from local.prepare import ROOT, VENV, build, cargo
+from local.prepare import ROOT, VENV, build, cargo, functions
 from local.say import Stop, note, step
 
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed")
@@ -36,8 +36,9 @@ def main() -> int:
     python = sys.executable
     own_env = {**os.environ, "PYTHONPYCACHEPREFIX": str(ROOT / ".local" / "pycache")}
     steps = [
-        ("cargo fmt", [cargo(), "fmt", "--all", "--check"], None),
+        ("cargo fmt", [cargo(), "fmt", "--all", "--", "--check", "-l"], None),
         ("python", [python, "-W", "error", "-m", "compileall", "-q", "-f", "local"], own_env),
+        ("the event's schema", [python, "tests/links_schema.py"], own_env),
         ("release check", [python, "-m", "unittest", "discover", "-q", "-s", "local/tests", "-t", "."], own_env),
         ("cfn-lint", [VENV / "bin" / "cfn-lint", expand.TEMPLATE, *sorted(RELEASES.glob("*.yaml"))], None),
         # The lints are arguments of clippy, not RUSTFLAGS: those would rebuild everything for the next step.
@@ -60,9 +61,10 @@ def main() -> int:
 def _cargo_test(tally: Tally) -> None:
     """All tests of the workspace, with a local AWS for those that need one."""
     try:
-        # The functions, and the hello-world one of the tests: what the function tests start.
-        functions = sorted(manifest.parent.name for manifest in ROOT.glob("functions/*/Cargo.toml"))
-        binaries = build([*functions, "headgate-tests"])
+        # What the function tests start: the functions, built by the very command of ./run so that its features
+        # are the same and the demo finds them made, and the hello-world one of the tests.
+        binaries = build(functions())
+        build(["headgate-tests"])
         with step("starting a local AWS for the tests"):
             aws = Ministack()
     except Stop as stop:

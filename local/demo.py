@@ -2,7 +2,7 @@
 
 import time
 
-from local import vendor
+from local import links, vendor
 from local.codebuild import CodeBuild
 from local.install import FIRST_RELEASE, INSTALL, Installation
 from local.ministack import Ministack
@@ -32,6 +32,7 @@ def tell(installation: Installation) -> None:
     _an_update_that_rolls_back(story, installation)
     _an_update_run_in_the_console(story, installation)
     _an_older_one_makes_room(story)
+    links.tell(story, installation)
 
 
 def _quiet(story: Story) -> None:
@@ -57,8 +58,9 @@ def _an_update_that_works(story: Story, installation: Installation) -> None:
     story.until("/model-check?release=2.4.0", state="passed")
     story.says("GET", "/preflight?release=2.4.0", http=200, ready=True, blockers=[])
     story.says("POST", f"{here}/apply", http=202, state="applying", model_check__state="passed")
+    # Everything but the application itself: honest progress is not yet at its end.
     story.until("/version", status__state="applying", status__progress__step="updating",
-                status__progress__done=lambda n: n >= 3, current__stack_status="UPDATE_IN_PROGRESS")
+                status__progress=lambda p: 3 <= p["done"] < p["total"], current__stack_status="UPDATE_IN_PROGRESS")
     story.says("POST", "/updates", {"release": "2.4.0"}, http=409, code="update_applying")
     _signalled(installation, "2.4.0")
     story.until("/version", status__state="updated", current__release="2.4.0")

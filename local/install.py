@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from local import expand
 from local.codebuild import CodeBuild
 from local.ministack import REGION, Ministack
-from local.prepare import ROOT, build
+from local.prepare import ROOT, build, functions
 from local.say import Stop, step
 
 RELEASES = ROOT / "local" / "releases"
@@ -42,7 +42,7 @@ class Installation:
 
     def set_up(self) -> None:
         """Builds the functions and installs everything; returns when the API can be called."""
-        folder = build(sorted(set(expand.binaries().values())))
+        folder = build(functions())
         with step(f"installing the demo product at {FIRST_RELEASE} and Headgate beside it"):
             self.s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
             urls = self._publish()

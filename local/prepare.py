@@ -51,6 +51,11 @@ def target_dir() -> Path:
     return Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
 
 
+def functions() -> list[str]:
+    """Packages of the functions, each with a binary of its name."""
+    return sorted(manifest.parent.name for manifest in ROOT.glob("functions/*/Cargo.toml"))
+
+
 def build(packages: list[str]) -> Path:
     """Builds the functions (dev profile, for this machine) and gives the folder of their binaries."""
     chosen = [word for package in packages for word in ("-p", package)]

@@ -170,6 +170,18 @@ fn case(id: &str) {
 
 headgate_core::link_cases!(case);
 
+/// The case of the reader on both tables: the whole answer is the same.
+fn reader(id: &str) {
+    let reader = cases::readers().into_iter().find(|r| r.id == id).unwrap();
+    run_async(async {
+        let local = Local::start().await;
+        let real = reader.play(&local.clients.table).await.unwrap();
+        assert_eq!(real, reader.play(&FakeWorld::default()).await.unwrap());
+    });
+}
+
+headgate_core::link_readers!(reader);
+
 const PLANE: &str = "0e8f3a0000000055";
 
 /// Numbers that look random and are the same in every run.

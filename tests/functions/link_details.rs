@@ -380,3 +380,37 @@ fn a_table_in_trouble_is_said_and_a_missing_variable_too() {
     );
     assert_eq!(deliver(&unset, &inline(1)).error().0, "configuration_error");
 }
+
+/// How near the function comes to what eight updates in flight allow, against an endpoint that takes 25 ms for
+/// each. A measurement for ./bench, which builds for release: the figure is the last line of the output.
+#[test]
+#[ignore = "a measurement: ./bench runs it"]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it measures time, against an endpoint with a fixed delay"
+)]
+fn bench_eight_updates_in_flight() {
+    use std::time::{Duration, Instant};
+    const LINKS: usize = 2_000;
+    const DELAY: Duration = Duration::from_millis(25);
+    let plane = Plane::new();
+    let slow = Answer::with(|_| {
+        std::thread::sleep(DELAY);
+        Answer::ok(json!({}))
+    });
+    plane.aws.always("dynamodb", "UpdateItem", slow);
+    let f = plane.builder().timeout_seconds(900).start();
+    // Connections are made first: a warm function is what is measured.
+    assert_eq!(outcomes(deliver(&f, &inline(16))).len(), 16);
+    let event = inline(LINKS);
+    let began = Instant::now();
+    assert_eq!(outcomes(deliver(&f, &event)).len(), LINKS);
+    let took = began.elapsed();
+    let allowed = DELAY * u32::try_from(LINKS / 8).unwrap();
+    let share = allowed.as_secs_f64() / took.as_secs_f64();
+    println!(
+        "links_in_flight_share {:.1} % ({LINKS} links, {took:.2?} instead of {allowed:.2?})",
+        share * 100.0
+    );
+    assert!(share >= 0.9, "{share}");
+}

@@ -1,11 +1,13 @@
 //! The numbered cases of spec/links.md section 4, read from `cases.txt`, and one player for every table: the
 //! one in memory here, the real expressions in the function's tests. Both compare whole items.
 
-use super::model::{LinkId, PlaneId, Stage};
+use super::api;
+use super::model::{FlowId, LinkId, PlaneId, Stage};
 use super::run::{self, Outputs, Processed, Stop, World};
 use super::store::link_key;
-use crate::http::hex;
+use crate::http::{Request, Response, hex};
 use crate::store::{Attr, Cond, Item, Key, Table, Write};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
@@ -401,6 +403,154 @@ impl Case {
     }
 }
 
+/// A case of the reader (spec/links.md 3.10): a row, and what a reader is told about it.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    /// E.g. `R01`.
+    pub id: &'static str,
+    /// The stored row.
+    pub item: Item,
+    phase: &'static str,
+    host: Option<&'static str>,
+    ip: Option<&'static str>,
+}
+
+const REGIONAL: &str = "vpce-0aaaaaaaaaaaaaaaa-abcd1234.svc-a.us-east-1.vpce.amazonaws.com";
+const ZONAL_FIRST: &str = r#"{"dns_entries":[{"dns_name":"vpce-0aaaaaaaaaaaaaaaa-abcd1234-us-east-1a.svc-a.us-east-1.vpce.amazonaws.com"},{"dns_name":"vpce-0aaaaaaaaaaaaaaaa-abcd1234.svc-a.us-east-1.vpce.amazonaws.com"}]}"#;
+const AZURE: (&str, &str) = ("azure", r#"{"service_name":"svc-a","location":"westeurope"}"#);
+const GCP: (&str, &str) = (
+    "gcp",
+    r#"{"service_attachment":"svc-a","region":"r","dns_zone_name":"acme","dns_record_names":["db"]}"#,
+);
+
+/// When the readers of the cases ask.
+pub const READ_AT: &str = "2026-09-10T12:46:40Z";
+
+/// R1 to R10.
+pub fn readers() -> Vec<Reader> {
+    let aws = ("aws", CONFIG);
+    let d1 = Some(details("D1"));
+    let fresh = "2026-09-10T12:45:00Z";
+    // 46 minutes before READ_AT.
+    let old = "2026-09-10T12:00:40Z";
+    let dz = Some(details("DZ"));
+    let empty = Some(r#"{"dns_entries":[]}"#);
+    let sa = Some(r#"{"service_attachment":"svc-a"}"#);
+    let row = |id, (provider, config): (&str, &str), status: &str, details: Option<&str>, at: &str| {
+        let key = link_key(READERS, LINK);
+        let s = |v: &str| Attr::s(v);
+        let mut item = Item::from([
+            ("pk".into(), s(&key.pk)),
+            ("sk".into(), s(&key.sk)),
+            ("schema".into(), Attr::n(1)),
+            ("config".into(), s(config)),
+            ("provider".into(), s(provider)),
+            ("service_identity".into(), s("svc-a")),
+            ("generation".into(), Attr::n(1)),
+            ("status".into(), s(status)),
+            ("created_at".into(), s("2026-09-01T00:00:00Z")),
+            ("updated_at".into(), s("2026-09-02T00:00:00Z")),
+        ]);
+        if let Some(details) = details {
+            item.insert("details".into(), s(details));
+            item.insert("details_at".into(), s(at));
+            item.insert("details_stage".into(), s("PulumiUp1"));
+        }
+        if status != "pending" {
+            item.insert("observed_at".into(), s(fresh));
+        }
+        if status == "failed" {
+            item.insert("error".into(), s("service not found"));
+        }
+        (id, item)
+    };
+    let told = |(id, item), phase, host, ip| Reader {
+        id,
+        item,
+        phase,
+        host,
+        ip,
+    };
+    vec![
+        told(row("R01", aws, "pending", None, fresh), "waiting", None, None),
+        told(
+            row("R02", aws, "pending", d1, fresh),
+            "dns_ready",
+            Some(REGIONAL),
+            None,
+        ),
+        told(
+            row("R03", aws, "pending", Some(ZONAL_FIRST), fresh),
+            "dns_ready",
+            Some(REGIONAL),
+            None,
+        ),
+        told(row("R04", aws, "pending", empty, fresh), "waiting", None, None),
+        told(
+            row("R05", aws, "provisioned", d1, fresh),
+            "ready",
+            Some(REGIONAL),
+            None,
+        ),
+        told(row("R06", aws, "failed", None, fresh), "failed", None, None),
+        told(
+            row("R07", aws, "pending", d1, old),
+            "stalled",
+            Some(REGIONAL),
+            None,
+        ),
+        told(
+            row("R08", GCP, "provisioned", sa, fresh),
+            "ready",
+            Some("db.acme"),
+            None,
+        ),
+        told(
+            row("R09", AZURE, "pending", dz, fresh),
+            "dns_ready",
+            None,
+            Some("10.0.0.2"),
+        ),
+        told(row("R10", GCP, "pending", None, fresh), "waiting", None, None),
+    ]
+}
+
+const READERS: PlaneId = PlaneId(FlowId::of(0x0e8f_3a00_0000_0099));
+const LINK: LinkId = LinkId(FlowId::of(0xb01));
+
+impl Reader {
+    /// Stores the row, reads it over the API, and compares phase, host and address with the spec.
+    ///
+    /// # Errors
+    /// What differs.
+    pub async fn play<T: Table>(&self, table: &T) -> Result<Response, String> {
+        let key = Key::of(&self.item).ok_or("a row without a key")?;
+        // A starting state: whatever an earlier case left is replaced.
+        let put = Write::put(key, self.item.clone(), Cond::Always);
+        table.write(&[put], "").await.map_err(|e| e.to_string())?;
+        let event = json!({
+            "rawPath": format!("/data-planes/{READERS}/private-links/{LINK}"),
+            "requestContext": {"http": {"method": "GET"}},
+        });
+        let request = Request::parse(&event)?;
+        let now = READ_AT.parse().map_err(|_| "READ_AT is no time")?;
+        let answer = api::respond(table, &request, true, now).await;
+        let link: Value =
+            serde_json::from_str(&answer.body.replace(r"\ud800", "")).map_err(|e| e.to_string())?;
+        let told = (
+            link.pointer("/phase").and_then(Value::as_str),
+            link.pointer("/connect/host").and_then(Value::as_str),
+            link.pointer("/connect/ip").and_then(Value::as_str),
+        );
+        let want = (Some(self.phase), self.host, self.ip);
+        if told == want {
+            Ok(answer)
+        } else {
+            Err(format!("{}: {told:?}, expected {want:?}", self.id))
+        }
+    }
+}
+
 /// One test per case, named by its id, that calls the given function with the id. Used in memory here and
 /// against DynamoDB by the black-box tests.
 #[macro_export]
@@ -452,6 +602,25 @@ macro_rules! link_cases {
     ($run:path, $($name:ident $id:literal)*) => { $(#[test] fn $name() { $run($id); })* };
 }
 
+/// One test per case of the reader, as [`link_cases!`].
+#[macro_export]
+macro_rules! link_readers {
+    ($run:path) => {
+        $crate::link_cases! { $run,
+            r01_pending_without_details "R01"
+            r02_pending_with_a_regional_and_a_zonal_name "R02"
+            r03_the_zonal_name_first "R03"
+            r04_no_dns_entries "R04"
+            r05_provisioned "R05"
+            r06_failed_with_an_error "R06"
+            r07_details_46_minutes_old "R07"
+            r08_gcp_provisioned "R08"
+            r09_azure_pending_with_an_address "R09"
+            r10_gcp_pending_without_details "R10"
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -486,4 +655,11 @@ mod tests {
     }
 
     crate::link_cases!(case);
+
+    fn reader(id: &str) {
+        let reader = readers().into_iter().find(|r| r.id == id).unwrap();
+        block_on(reader.play(&FakeWorld::default())).unwrap();
+    }
+
+    crate::link_readers!(reader);
 }

@@ -13,13 +13,18 @@ use std::fmt;
 pub struct FlowId([u8; 8]);
 
 impl FlowId {
+    /// The id of that number.
+    pub const fn of(number: u64) -> Self {
+        Self(number.to_be_bytes())
+    }
+
     /// Reads either spelling; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let hex: String = text.chars().filter(|c| *c != ':').collect();
         if hex.len() != 16 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }
-        u64::from_str_radix(&hex, 16).ok().map(|n| Self(n.to_be_bytes()))
+        u64::from_str_radix(&hex, 16).ok().map(Self::of)
     }
 }
 

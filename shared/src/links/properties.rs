@@ -267,7 +267,7 @@ fn without(item: &Item, names: &[&str]) -> Item {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 1_000,
+        cases: 500,
         rng_seed: proptest::test_runner::RngSeed::Fixed(3477),
         ..ProptestConfig::default()
     })]

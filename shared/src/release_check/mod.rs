@@ -14,3 +14,5 @@ pub mod view;
 
 #[cfg(test)]
 mod cases_tests;
+#[cfg(test)]
+mod explorer_tests;

@@ -6,7 +6,7 @@ use super::model::{Check, Report, State};
 use crate::error::{CallError, Class};
 use crate::http::hex;
 use crate::release::{self, Listed, ReleaseList};
-use crate::store::{Cond, Key, Row, Versioned, Write, WriteError};
+use crate::store::{Cond, Item, Key, Op, Row, Versioned, Write, WriteError};
 use crate::updates::model::{Act, BuildRead, Fact, Look, Seen, StartBuild};
 use crate::updates::run::{Call, Refused, World};
 use crate::updates::store::{check_key, report_key};
@@ -16,6 +16,8 @@ use crate::updates::store::{check_key, report_key};
 pub struct Known {
     /// The stored check as it is now.
     pub check: Option<Check>,
+    /// The row the judgement is about, for the condition of the next write: never a later one.
+    pub stored: Option<Versioned<Check>>,
     /// What is known of it.
     pub judgement: Judgement,
     /// The build, if it was asked.
@@ -52,17 +54,17 @@ fn put<T: Row>(key: Key, old: Option<&Versioned<T>>, rev: u64, next: &T) -> Writ
     Write::put(key, item, when)
 }
 
-/// Stores a check. False when somebody else was faster: then what is there is shown, and the decision is not
-/// tried again.
+/// Stores a check and gives it as it is stored now. None when somebody else was faster: then what is there is
+/// shown, and the decision is not tried again.
 async fn save<W: World>(
     w: &W,
     call: &Call<'_>,
     old: Option<&Versioned<Check>>,
     next: &Check,
     what: &str,
-) -> Result<bool, CallError> {
+) -> Result<Option<Versioned<Check>>, CallError> {
     if old.is_some_and(Versioned::is_newer) {
-        return Ok(false);
+        return Ok(None);
     }
     let rev = old.map_or(0, |o| o.row.rev);
     let id = write_id(call, what);
@@ -71,12 +73,14 @@ async fn save<W: World>(
         last_write_id: Some(id.clone()),
         ..next.clone()
     };
-    match w
-        .save(&[put(check_key(call.pk, &row.release), old, rev, &row)], &id)
-        .await
-    {
-        Ok(()) => Ok(true),
-        Err(WriteError::Conflict(_)) => Ok(false),
+    let write = put(check_key(call.pk, &row.release), old, rev, &row);
+    let raw = match &write.op {
+        Op::Put(item) => item.clone(),
+        _ => Item::new(),
+    };
+    match w.save(&[write], &id).await {
+        Ok(()) => Ok(Some(Versioned { row, raw })),
+        Err(WriteError::Conflict(_)) => Ok(None),
         Err(WriteError::Call(e)) => Err(e),
     }
 }
@@ -155,6 +159,7 @@ async fn bring_up_to_date<W: World>(
     let judgement = decide::judge(&cx);
     let mut known = Known {
         check: check.cloned(),
+        stored: stored.clone(),
         build: build.clone(),
         listed,
         list_error: list.err(),
@@ -163,14 +168,12 @@ async fn bring_up_to_date<W: World>(
     };
     if let Some(next) = known.judgement.next.clone() {
         match save(w, call, stored.as_ref(), &next, "view").await {
-            Ok(true) => {
-                known.check = Some(Check {
-                    rev: next.rev + 1,
-                    ..next
-                });
+            Ok(Some(now_stored)) => {
+                known.check = Some(now_stored.row.clone());
+                known.stored = Some(now_stored);
                 known.wrote = true;
             }
-            Ok(false) => {
+            Ok(None) => {
                 // Somebody else was faster: show what is there.
                 let now_there: Option<Versioned<Check>> = read(w, &check_key(call.pk, release)).await?;
                 let state = match now_there.as_ref().map(|v| &v.row.state) {
@@ -180,7 +183,8 @@ async fn bring_up_to_date<W: World>(
                     Some(State::Failed) => "failed",
                     Some(State::Stalled) => "stalled",
                 };
-                known.check = now_there.map(|v| v.row);
+                known.check = now_there.as_ref().map(|v| v.row.clone());
+                known.stored = now_there;
                 known.judgement = Judgement {
                     state,
                     next: None,
@@ -229,8 +233,9 @@ pub async fn start_verify<W: World>(w: &W, call: &Call<'_>, release: &str) -> Re
             None => Refused::ReleaseUnknown(release),
         });
     };
-    // The row as it is now, for the condition; the view above may just have written it.
-    let stored: Option<Versioned<Check>> = read(w, &check_key(call.pk, &release)).await?;
+    // What was judged is what is written over: reading the row again here could overwrite a verdict that came in
+    // between with a new attempt.
+    let stored = known.stored.clone();
     let mut build = known.build.clone();
     let check = stored.as_ref().map(|v| v.row.clone());
     if let (None, Some(id)) = (
@@ -264,7 +269,9 @@ pub async fn start_verify<W: World>(w: &W, call: &Call<'_>, release: &str) -> Re
                 release: release.clone(),
                 ..*next
             };
-            if !save(w, call, stored.as_ref(), &next, "attempt").await? {
+            // From here on only what was written here counts: reading it again could read a newer attempt, and the
+            // build id of this one would then be written over it.
+            let Some(attempt) = save(w, call, stored.as_ref(), &next, "attempt").await? else {
                 let now_there: Option<Versioned<Check>> = read(w, &check_key(call.pk, &release)).await?;
                 let known = bring_up_to_date(w, call, &release, now_there).await?;
                 return Ok(if known.judgement.state == "passed" {
@@ -272,8 +279,7 @@ pub async fn start_verify<W: World>(w: &W, call: &Call<'_>, release: &str) -> Re
                 } else {
                     Started::Running(known)
                 });
-            }
-            let attempt: Option<Versioned<Check>> = read(w, &check_key(call.pk, &release)).await?;
+            };
             let act = Act::StartBuild(Box::new(StartBuild {
                 release: release.clone(),
                 attempt: next.attempt,
@@ -298,7 +304,7 @@ pub async fn start_verify<W: World>(w: &W, call: &Call<'_>, release: &str) -> Re
                 None => next,
                 Some(record) => {
                     // Lost to a report that was faster: then that is what counts.
-                    let _ = save(w, call, attempt.as_ref(), &record, "started").await;
+                    let _ = save(w, call, Some(&attempt), &record, "started").await;
                     record
                 }
             };

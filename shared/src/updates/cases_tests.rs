@@ -195,7 +195,13 @@ impl Scene {
 
     /// A row that waits for its OK since ten minutes.
     fn prepared(&self, seq: u64, release: &str) -> Update {
-        self.row(seq, release, State::Prepared, 600, ("CREATE_COMPLETE", "AVAILABLE"))
+        self.row(
+            seq,
+            release,
+            State::Prepared,
+            600,
+            ("CREATE_COMPLETE", "AVAILABLE"),
+        )
     }
 
     /// U2 as the pending row, prepared for 2.4.0.
@@ -227,7 +233,10 @@ impl Scene {
 
     /// CloudFormation runs the set of `u` since `age` seconds.
     fn run(&self, u: &Update, age: i64) {
-        let token = u.apply_token.clone().unwrap_or_else(|| "Console-ExecuteChangeSet-7".into());
+        let token = u
+            .apply_token
+            .clone()
+            .unwrap_or_else(|| "Console-ExecuteChangeSet-7".into());
         let arn = set_arn(&u.change_set_name);
         self.w
             .cloud
@@ -238,7 +247,13 @@ impl Scene {
 
     /// The words of a set and of the stack.
     fn set(&self, u: &Update, change: impl FnOnce(&mut fake::FakeSet)) {
-        change(self.w.cloud.borrow_mut().set(&set_arn(&u.change_set_name)).unwrap());
+        change(
+            self.w
+                .cloud
+                .borrow_mut()
+                .set(&set_arn(&u.change_set_name))
+                .unwrap(),
+        );
     }
 
     fn stack(&self, change: impl FnOnce(&mut Stack)) {

@@ -106,6 +106,8 @@ pub struct Observed {
     pub renamed: Option<StackRead>,
     /// Change sets by row id.
     pub sets: BTreeMap<String, SetRead>,
+    /// Rows whose set was looked for by its name, because no ARN was stored then.
+    pub by_name: BTreeSet<String>,
     /// Events by stack ARN; None where they could not be read.
     pub events: EventsByStack,
     /// Why events could not be read.
@@ -497,8 +499,13 @@ fn intent(row: &Update, set: &SetRead, cx: &Context<'_>, mut shown: Shown) -> As
     }
     let text = "The request to make the change set never reached CloudFormation. Begin the update again.";
     let reason = Reason::new("prepare_lost", text).from_source("headgate");
+    let lost = close(row, State::Failed, reason, cx.now);
+    if matches!(set, SetRead::Seen(_)) {
+        // Somebody else's set under our name is left alone.
+        return turn(lost, shown);
+    }
     // The set may still turn up: the clean-up deletes it by name.
-    turn(with_cleanup(close(row, State::Failed, reason, cx.now)), shown)
+    turn(with_cleanup(lost), shown)
 }
 
 fn making(row: &Update, cx: &Context<'_>, mut shown: Shown) -> Assessment {
@@ -730,6 +737,18 @@ fn ran(
     cs: Option<&ChangeSet>,
     mut shown: Shown,
 ) -> Assessment {
+    // The time of the set bounds what belongs to its run: by CloudFormation's clock as soon as it is known.
+    let described;
+    let row = match cs.and_then(|c| c.created_at) {
+        Some(at) if row.change_set_created_at.is_none() => {
+            described = Update {
+                change_set_created_at: Some(at),
+                ..row.clone()
+            };
+            &described
+        }
+        _ => row,
+    };
     let stack = match cx.stack {
         Some(StackRead::Seen(s)) => s.as_ref(),
         _ => {
@@ -1311,7 +1330,11 @@ fn looks(s: &Snapshot, o: &Observed, configured: &str, purpose: Purpose, busy: b
         list.push((LookFor::Stack, Look::Stack(stack_ref(s, configured).to_owned())));
     }
     for row in s.open() {
-        if !o.sets.contains_key(&row.id) {
+        // By its name a set that ran is not found, by its ARN it is (spec/updates.md 4.1 item 4).
+        let only_by_name = row.change_set_id.is_some()
+            && o.by_name.contains(&row.id)
+            && o.sets.get(&row.id) == Some(&SetRead::NotFound);
+        if only_by_name || !o.sets.contains_key(&row.id) {
             list.push((LookFor::Set(row.id.clone()), look_at_set(s, row, configured)));
         }
         // Progress needs events; read them in the same round trip.
@@ -1453,6 +1476,9 @@ fn pointer_step(s: &Snapshot, chosen: Option<&str>, now: Timestamp) -> Option<St
     let begin_in_flight = intent && s.reservation(now) == chosen;
     if !begin_in_flight {
         head.pending = chosen.map(str::to_owned);
+    } else if let Some(id) = head.pending.clone() {
+        // The intent is no candidate yet, but a pointer to a closed or missing row is wrong all the same.
+        head.pending = Some(id).filter(|id| s.find(id).is_some_and(|r| r.row.status.is_open()));
     }
     // A reservation whose row is closed or gone holds nobody.
     if let Some(id) = head.reserving.clone() {
@@ -1478,7 +1504,7 @@ fn leftover_work(s: &Snapshot, o: &Observed, configured: &str, now: Timestamp) -
             return Some(write(None, Some(head)));
         };
         let row = &v.row;
-        if row.status.is_open() || v.is_newer() {
+        if !row.status.is_closed() || v.is_newer() {
             continue;
         }
         if row.change_set_cleanup == Cleanup::Pending {

@@ -37,6 +37,14 @@ struct Outside {
     sent: Vec<String>,
 }
 
+/// What happens in the world by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moves {
+    Cfn(Happens),
+    /// A later verdict on the same release says no.
+    CheckWithdrawn,
+}
+
 /// What an actor does as one turn of its script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Turn {
@@ -159,6 +167,10 @@ struct Updates {
     console: bool,
     /// May someone update the stack without a change set?
     foreign: bool,
+    /// Does CloudFormation make every set, and never fail to roll back?
+    lucky: bool,
+    /// May the passed check of 2.4.0 be withdrawn?
+    withdrawn: bool,
     /// Jumps of the clock, in seconds, in order.
     passes: Vec<i64>,
     /// Do several reads of one call happen one after another?
@@ -173,6 +185,8 @@ impl Updates {
             cast: cast.iter().map(|(n, t)| (*n, t.to_vec())).collect(),
             console: false,
             foreign: false,
+            lucky: false,
+            withdrawn: false,
             passes: Vec::new(),
             torn: false,
             mistake: None,
@@ -202,17 +216,22 @@ fn after(start: &Outside, turns: &[Turn]) -> Outside {
     for nth in 0..turns.len() {
         let program = sys.programs(&world, 0, nth).swap_remove(0);
         world = explore::solo(&sys, &world, &program).0;
-        let made = |w: &Outside| {
-            w.cfn
-                .may_happen(false, false)
-                .into_iter()
-                .find(|h| matches!(h, Happens::Made(_)))
+        let making = |w: &Outside| {
+            let all = w.cfn.may_happen(false, false).into_iter();
+            all.into_iter().find(|h| matches!(h, Happens::Made(_)))
         };
-        while let Some(h) = made(&world) {
+        while let Some(h) = making(&world) {
             world.cfn = Part::new(world.cfn.happen(h));
         }
     }
     world
+}
+
+/// The same after 2.4.0 was begun and its set is still being made.
+fn begun(start: &Outside) -> Outside {
+    let sys = Updates::new(&[("setup", &[Turn::Begin("2.4.0")])]);
+    let program = sys.programs(start, 0, 0).swap_remove(0);
+    explore::solo(&sys, start, &program).0
 }
 
 fn refusal(r: &Refused) -> String {
@@ -239,7 +258,7 @@ impl System for Updates {
     type Request = Ask;
     type Answer = Hear;
     type Outcome = String;
-    type Event = Happens;
+    type Event = Moves;
 
     fn actors(&self) -> Vec<Actor> {
         self.cast
@@ -331,6 +350,13 @@ impl System for Updates {
                 if let Err(e) = table.write(&writes) {
                     return vec![Branch::read(Hear::Saved(Err(e)))];
                 }
+                // Who wrote last is read by the adapter only; without it, worlds that are alike are one.
+                for write in &writes {
+                    table
+                        .items
+                        .get_mut(&write.key)
+                        .map(|item| item.remove("last_write_id"));
+                }
                 let after = Outside {
                     table: Part::new(table),
                     ..w.clone()
@@ -409,24 +435,49 @@ impl System for Updates {
         matches!(ask, Ask::Save(_) | Ask::Act(_))
     }
 
-    fn events(&self, w: &Outside) -> Vec<Happens> {
-        let mut out = w.cfn.may_happen(self.console, self.foreign);
-        out.extend(self.passes.get(w.passed).map(|s| Happens::Pass(*s)));
+    fn events(&self, w: &Outside) -> Vec<Moves> {
+        let all = w.cfn.may_happen(self.console, self.foreign).into_iter();
+        let bad = |h: &Happens| {
+            matches!(
+                h,
+                Happens::FoundEmpty(_) | Happens::CouldNotMake(_) | Happens::RollbackFails
+            )
+        };
+        let mut out: Vec<Moves> = all.filter(|h| !(self.lucky && bad(h))).map(Moves::Cfn).collect();
+        out.extend(self.passes.get(w.passed).map(|s| Moves::Cfn(Happens::Pass(*s))));
+        if self.withdrawn && checks::passed(&w.table, "2.4.0") {
+            out.push(Moves::CheckWithdrawn);
+        }
         out
     }
 
-    fn happen(&self, w: &Outside, what: &Happens) -> Outside {
-        let passed = w.passed + usize::from(matches!(what, Happens::Pass(_)));
-        Outside {
-            cfn: Part::new(w.cfn.happen(*what)),
-            passed,
-            ..w.clone()
+    fn happen(&self, w: &Outside, what: &Moves) -> Outside {
+        match what {
+            Moves::Cfn(h) => {
+                let passed = w.passed + usize::from(matches!(h, Happens::Pass(_)));
+                Outside {
+                    cfn: Part::new(w.cfn.happen(*h)),
+                    passed,
+                    ..w.clone()
+                }
+            }
+            Moves::CheckWithdrawn => {
+                let mut table = MemoryTable::clone(&w.table);
+                let key = store::check_key(PK, "2.4.0");
+                if let Some(item) = table.items.get_mut(&key) {
+                    item.insert("state".into(), Attr::s("failed"));
+                }
+                Outside {
+                    table: Part::new(table),
+                    ..w.clone()
+                }
+            }
         }
     }
 
     /// A function lives for seconds, and every jump of the clock is longer.
-    fn only_idle(&self, what: &Happens) -> bool {
-        matches!(what, Happens::Pass(_))
+    fn only_idle(&self, what: &Moves) -> bool {
+        matches!(what, Moves::Cfn(Happens::Pass(_)))
     }
 
     fn check(&self, step: &Step<'_, Self>) -> Result<(), String> {
@@ -503,7 +554,10 @@ impl System for Updates {
         o.clone()
     }
 
-    fn show_event(&self, h: &Happens) -> String {
+    fn show_event(&self, h: &Moves) -> String {
+        let Moves::Cfn(h) = h else {
+            return "the check of 2.4.0 is withdrawn".into();
+        };
         let set = |i: &usize| format!("change set {}", i + 1);
         match h {
             Happens::Made(i) => format!("CloudFormation: {} is ready", set(i)),

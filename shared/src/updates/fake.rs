@@ -340,10 +340,10 @@ impl Cloud {
             }),
             Look::SetByArn(arn) => set(self.sets.iter().find(|s| s.set.arn == *arn && !s.deleted)),
             // By name a set that ran is no longer found (spec/updates.md 4.1 item 4).
-            Look::SetByName { name, .. } => set(self
-                .sets
-                .iter()
-                .find(|s| s.set.name == *name && !s.deleted && !s.set.execution.starts_with("EXECUTE"))),
+            Look::SetByName { name, .. } => set(self.sets.iter().find(|s| {
+                let ran = matches!(s.set.execution.as_str(), "EXECUTE_COMPLETE" | "EXECUTE_FAILED");
+                s.set.name == *name && !s.deleted && !ran
+            })),
             Look::Events { stack, since } => {
                 let all = self.events.get(stack).cloned().unwrap_or_default();
                 Seen::Events(Ok(all.into_iter().filter(|e| e.at >= *since).collect()))
@@ -538,7 +538,9 @@ pub struct Meanwhile(Vec<(String, Other)>);
 
 impl std::fmt::Debug for Meanwhile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(word, _)| word)).finish()
+        f.debug_list()
+            .entries(self.0.iter().map(|(word, _)| word))
+            .finish()
     }
 }
 
@@ -580,10 +582,7 @@ impl FakeWorld {
 
     /// Lets somebody else act just before the first request whose trace line contains `word`.
     pub fn meanwhile(&self, word: &str, other: impl FnOnce(&FakeWorld) + 'static) {
-        self.others
-            .borrow_mut()
-            .0
-            .push((word.into(), Box::new(other)));
+        self.others.borrow_mut().0.push((word.into(), Box::new(other)));
     }
 
     /// Stores a row as it is.
@@ -741,9 +740,11 @@ pub fn save_line(writes: &[Write]) -> String {
 fn judge(writes: &[Write], answer: Result<(), WriteError>) -> Result<(), WriteError> {
     match answer {
         Err(WriteError::Conflict(lost))
-            if lost
-                .iter()
-                .all(|c| writes.get(c.index).is_some_and(|w| w.already_done(c.old.as_ref()))) =>
+            if lost.iter().all(|c| {
+                writes
+                    .get(c.index)
+                    .is_some_and(|w| w.already_done(c.old.as_ref()))
+            }) =>
         {
             Ok(())
         }

@@ -23,3 +23,9 @@ pub mod view;
 mod cases_tests;
 #[cfg(test)]
 mod explorer_tests;
+#[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
+mod mapping_tests;
+#[cfg(test)]
+mod odd_tests;

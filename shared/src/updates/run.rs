@@ -253,8 +253,8 @@ async fn resume<W: World>(
             Step::Look(list) => {
                 let looks: Vec<Look> = list.iter().map(|(_, l)| l.clone()).collect();
                 let seen = w.look(&looks).await;
-                for ((target, _), seen) in list.into_iter().zip(seen) {
-                    note(&mut r.observed, target, seen);
+                for ((target, look), seen) in list.into_iter().zip(seen) {
+                    note(&mut r.observed, target, &look, seen);
                 }
             }
             Step::Delete { id, act } => {
@@ -300,11 +300,15 @@ async fn resume<W: World>(
     Ok(r)
 }
 
-fn note(o: &mut Observed, target: LookFor, seen: Seen) {
+fn note(o: &mut Observed, target: LookFor, look: &Look, seen: Seen) {
     match (target, seen) {
         (LookFor::Stack, Seen::Stack(s)) => o.stack = Some(s),
         (LookFor::Renamed, Seen::Stack(s)) => o.renamed = Some(s),
         (LookFor::Set(id), Seen::Set(s)) => {
+            match look {
+                Look::SetByName { .. } => o.by_name.insert(id.clone()),
+                _ => o.by_name.remove(&id),
+            };
             o.sets.insert(id, s);
         }
         (LookFor::Events(arn), Seen::Events(e)) => {
@@ -1088,6 +1092,24 @@ pub async fn find<W: World>(
     Ok(r.snapshot.find(id).map(|v| v.row.clone()))
 }
 
+/// What only a newer version of Headgate understands is not acted on: the pending row, this row, or the head.
+fn newer_version(s: &Snapshot, row: &Update) -> Option<Refused> {
+    let this = s.find(&row.id).is_some_and(Versioned::is_newer);
+    if let Some(u) = s.foreign().or(this.then_some(row)) {
+        let text = format!(
+            "The update to {} is managed by a newer version of Headgate.",
+            u.to_release
+        );
+        return Some(conflict("update_applying", text));
+    }
+    s.read_only().then(|| {
+        conflict(
+            "update_applying",
+            "The updates are managed by a newer version of Headgate.",
+        )
+    })
+}
+
 fn apply_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
     let pending = r.snapshot.head.row.pending.clone();
     let with_pending = |refused: Refused| match refused {
@@ -1100,12 +1122,8 @@ fn apply_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
         }
         other => other,
     };
-    if let Some(u) = r.snapshot.foreign() {
-        let text = format!(
-            "The update to {} is managed by a newer version of Headgate.",
-            u.to_release
-        );
-        return Some(with_pending(conflict("update_applying", text)));
+    if let Some(refusal) = newer_version(&r.snapshot, row) {
+        return Some(with_pending(refusal));
     }
     match &row.status {
         State::Applying => {
@@ -1386,6 +1404,11 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
 }
 
 fn discard_refusal(r: &Reconciled, row: &Update) -> Option<Refused> {
+    if row.status.is_open()
+        && let Some(refusal) = newer_version(&r.snapshot, row)
+    {
+        return Some(refusal);
+    }
     match &row.status {
         State::Applying => Some(conflict(
             "update_applying",

@@ -21,11 +21,17 @@ fn t01_begin_on_a_quiet_stack() {
     assert_eq!(s.w.head().pending.as_deref(), Some(u.id.as_str()));
     assert_eq!(s.w.head().reserving, None);
     assert_eq!(s.w.head().next_seq, 2);
-    assert_eq!(s.acts(), [format!("act create {} token={}", u.change_set_name, u.id)]);
+    assert_eq!(
+        s.acts(),
+        [format!("act create {} token={}", u.change_set_name, u.id)]
+    );
     // Intent before act (3.2): the row was saved before CloudFormation was asked.
     let trace = s.w.trace.borrow().clone();
     let at = |w: &str| trace.iter().position(|l| l.starts_with(w)).unwrap();
-    assert!(at("save UPDATE#0000000001=preparing") < at("act create"), "{trace:?}");
+    assert!(
+        at("save UPDATE#0000000001=preparing") < at("act create"),
+        "{trace:?}"
+    );
     s.writes_nothing(|s| s.version());
 }
 
@@ -150,7 +156,13 @@ fn t06_a_failed_create_must_not_cost_the_old_plan() {
 fn t07_an_older_one_started_running_meanwhile() {
     let s = Scene::quiet();
     let u1 = s.prepared(1, "2.3.5");
-    let u2 = s.row(2, "2.4.0", State::Preparing, 20, ("CREATE_IN_PROGRESS", "UNAVAILABLE"));
+    let u2 = s.row(
+        2,
+        "2.4.0",
+        State::Preparing,
+        20,
+        ("CREATE_IN_PROGRESS", "UNAVAILABLE"),
+    );
     s.point(Some(&u2));
     // Executing one removes all the others (4.1 item 3).
     s.run(&u1, 10);
@@ -199,7 +211,13 @@ fn t07_an_older_one_is_run_in_the_console_between_create_and_delete() {
 fn t08_older_one_whose_plan_failed_is_cleaned_too() {
     let s = Scene::quiet();
     let u1 = s.row(1, "2.3.5", State::Preparing, 300, ("FAILED", "UNAVAILABLE"));
-    let u2 = s.row(2, "2.4.0", State::Preparing, 60, ("CREATE_IN_PROGRESS", "UNAVAILABLE"));
+    let u2 = s.row(
+        2,
+        "2.4.0",
+        State::Preparing,
+        60,
+        ("CREATE_IN_PROGRESS", "UNAVAILABLE"),
+    );
     s.point(Some(&u2));
     s.version();
     let old = s.stored(&u1);
@@ -225,7 +243,11 @@ fn t09_older_one_that_already_ran_keeps_its_result() {
     assert_eq!(old.finished_at, Some(plus_seconds(start(), -60)));
     let new = s.stored(&u2);
     assert_eq!(new.status, State::Expired);
-    assert_eq!(s.acts(), Vec::<String>::new(), "CloudFormation removed U2's set itself");
+    assert_eq!(
+        s.acts(),
+        Vec::<String>::new(),
+        "CloudFormation removed U2's set itself"
+    );
     assert_eq!(s.w.head().pending, None);
     assert_eq!(v.text("/current/release"), "2.3.5");
 }
@@ -248,7 +270,11 @@ fn t10_the_observed_bug_pointer_on_the_older() {
     let open: Vec<Value> = s
         .history()
         .into_iter()
-        .filter(|u| ["preparing", "prepared", "applying"].iter().any(|w| u["state"] == *w))
+        .filter(|u| {
+            ["preparing", "prepared", "applying"]
+                .iter()
+                .any(|w| u["state"] == *w)
+        })
         .collect();
     assert_eq!(open.len(), 1);
 }
@@ -280,7 +306,10 @@ fn t12_history_never_shows_two_waiting() {
     let list = s.writes_nothing(|s| s.history());
     assert_eq!(s.w.count("look"), 0, "a view of rows asks AWS nothing");
     assert_eq!(list.len(), 2);
-    assert_eq!((list[0]["id"].as_str(), list[0]["state"].as_str()), (Some(u2.id.as_str()), Some("prepared")));
+    assert_eq!(
+        (list[0]["id"].as_str(), list[0]["state"].as_str()),
+        (Some(u2.id.as_str()), Some("prepared"))
+    );
     assert_eq!(list[1]["id"], u1.id);
     assert_eq!(list[1]["state"], "superseded");
     assert_eq!(list[1]["status"]["state"], "superseded");
@@ -444,7 +473,13 @@ fn begin_refuses_unknown_installed_older_and_too_far_releases() {
         a.detail_names(&[name]);
     }
     // "Before both": the release is judged before another update and before the stack.
-    let u = s.row(1, "2.4.0", State::Preparing, 60, ("CREATE_IN_PROGRESS", "UNAVAILABLE"));
+    let u = s.row(
+        1,
+        "2.4.0",
+        State::Preparing,
+        60,
+        ("CREATE_IN_PROGRESS", "UNAVAILABLE"),
+    );
     s.point(Some(&u));
     s.stack(|st| st.status = "UPDATE_IN_PROGRESS".into());
     assert_eq!(s.begin("9.9.9").refusal(), (404, "release_unknown"));

@@ -25,7 +25,10 @@ fn a_model_check_holds_apply_and_not_begin() {
         let (status, told) = a.refusal();
         assert_eq!(status, 409);
         if state == Some("of another version") {
-            assert!(told.starts_with("model_check_"), "an unknown word never lets it through: {told}");
+            assert!(
+                told.starts_with("model_check_"),
+                "an unknown word never lets it through: {told}"
+            );
         } else {
             assert_eq!(told, code);
         }
@@ -50,10 +53,18 @@ fn the_passing_check_is_copied_into_the_update() {
     assert_eq!(a.text("/model_check/state"), "passed");
     assert_eq!(a.text("/model_check/release"), "2.4.0");
     assert_eq!(a.text("/model_check/checked_at"), "2026-11-30T10:00:00Z");
-    assert_eq!(a.at("/model_check/pk"), &Value::Null, "no key of the table is shown");
+    assert_eq!(
+        a.at("/model_check/pk"),
+        &Value::Null,
+        "no key of the table is shown"
+    );
     assert_eq!(
         s.acts(),
-        [format!("act execute {} token=apply-{}-1", set_arn(&u.change_set_name), u.id)]
+        [format!(
+            "act execute {} token=apply-{}-1",
+            set_arn(&u.change_set_name),
+            u.id
+        )]
     );
     // Intent before act.
     let trace = s.w.trace.borrow().clone();
@@ -66,7 +77,9 @@ fn a_check_taken_back_between_the_look_and_the_ok_holds_it() {
     let s = Scene::quiet();
     let u = s.pending_prepared();
     s.checked();
-    s.w.meanwhile("save", |w| w.seed_check("2.4.0", "failed", Some("m1 does not load")));
+    s.w.meanwhile("save", |w| {
+        w.seed_check("2.4.0", "failed", Some("m1 does not load"))
+    });
     let a = s.apply(&u);
     assert_eq!(a.refusal(), (409, "model_check_failed"));
     assert_eq!(s.stored(&u), u);
@@ -106,7 +119,9 @@ fn the_stack_is_resolved_to_its_arn_at_the_first_read() {
     let from = s.mark();
     s.version();
     assert!(
-        s.since(from, "look stack").iter().all(|l| l == &format!("look stack {STACK_ARN}")),
+        s.since(from, "look stack")
+            .iter()
+            .all(|l| l == &format!("look stack {STACK_ARN}")),
         "from then on by its ARN"
     );
 }
@@ -114,7 +129,9 @@ fn the_stack_is_resolved_to_its_arn_at_the_first_read() {
 #[test]
 fn an_idle_poll_is_one_read_of_the_table() {
     let s = Scene::quiet();
-    s.row_with(1, "2.3.0", State::Updated, 6000, ("", ""), |u| u.finished_at = Some(start()));
+    s.row_with(1, "2.3.0", State::Updated, 6000, ("", ""), |u| {
+        u.finished_at = Some(start())
+    });
     let from = s.mark();
     assert_eq!(s.poll_once(), json!({"state": "updated", "wrote": false}));
     assert_eq!(s.w.trace.borrow()[from..], ["query UPDATE#"]);
@@ -123,7 +140,12 @@ fn an_idle_poll_is_one_read_of_the_table() {
 #[test]
 fn headgate_never_runs_or_rolls_back_by_itself() {
     // Every state a stack can stop in, for a prepared and an applying row: a look starts nothing.
-    for status in ["UPDATE_FAILED", "UPDATE_ROLLBACK_FAILED", "UPDATE_ROLLBACK_COMPLETE", "UPDATE_COMPLETE"] {
+    for status in [
+        "UPDATE_FAILED",
+        "UPDATE_ROLLBACK_FAILED",
+        "UPDATE_ROLLBACK_COMPLETE",
+        "UPDATE_COMPLETE",
+    ] {
         for execution in ["AVAILABLE", "EXECUTE_FAILED", "EXECUTE_COMPLETE"] {
             for mine in [true, false] {
                 let s = Scene::quiet();
@@ -154,7 +176,10 @@ fn names_and_tokens_are_legal_and_carry_the_row() {
     assert!(name.len() <= 128 && name.starts_with(|c: char| c.is_ascii_alphabetic()));
     assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'));
     let description = s.w.cloud.borrow().sets[0].set.description.clone().unwrap();
-    assert!(description.contains(&u.id) && description.contains("2.4.0"), "item 11: {description}");
+    assert!(
+        description.contains(&u.id) && description.contains("2.4.0"),
+        "item 11: {description}"
+    );
     assert!(description.len() <= 1024);
     let token = crate::updates::store::next_token(&u);
     assert_eq!(token, format!("apply-{}-1", u.id));
@@ -182,7 +207,12 @@ fn an_execute_on_a_stack_that_became_busy_gives_the_ok_back() {
     let text = "An operation on this ChangeSet is in progress.";
     s.w.fault(
         "act execute",
-        vec![Instead::Before(failed(Class::Refused, EXECUTE, "InvalidChangeSetStatus", text))],
+        vec![Instead::Before(failed(
+            Class::Refused,
+            EXECUTE,
+            "InvalidChangeSetStatus",
+            text,
+        ))],
     );
     let a = s.apply(&u);
     assert_eq!(a.refusal(), (422, "change_set_refused"));
@@ -213,10 +243,16 @@ fn an_execute_without_the_right_names_the_permission() {
 fn nothing_is_made_for_a_stack_under_review_or_without_a_stack() {
     let s = Scene::quiet();
     s.stack(|st| st.status = "REVIEW_IN_PROGRESS".into());
-    assert_eq!(s.writes_nothing(|s| s.begin("2.4.0")).refusal(), (409, "stack_not_installed"));
+    assert_eq!(
+        s.writes_nothing(|s| s.begin("2.4.0")).refusal(),
+        (409, "stack_not_installed")
+    );
     let s = Scene::quiet();
     s.w.cloud.borrow_mut().stack = None;
-    assert_eq!(s.writes_nothing(|s| s.begin("2.4.0")).refusal(), (409, "stack_not_installed"));
+    assert_eq!(
+        s.writes_nothing(|s| s.begin("2.4.0")).refusal(),
+        (409, "stack_not_installed")
+    );
 }
 
 /// Item 14: the gate is looked at first, and CloudFormation's own refusal is handled all the same.
@@ -229,7 +265,10 @@ fn a_stack_that_became_busy_before_the_create() {
     let a = s.begin("2.4.0");
     assert_eq!(a.refusal(), (422, "change_set_refused"));
     a.detail_names(&["UPDATE_IN_PROGRESS"]);
-    assert_eq!((s.made(1).status, code_of(&s.made(1))), (State::Failed, "prepare_failed"));
+    assert_eq!(
+        (s.made(1).status, code_of(&s.made(1))),
+        (State::Failed, "prepare_failed")
+    );
 }
 
 // ---- 4.2 ----
@@ -297,9 +336,15 @@ fn only_names_of_parameters_that_both_have_are_sent() {
 #[test]
 fn a_template_that_can_not_be_read_leaves_the_decision_to_cloudformation() {
     let s = Scene::quiet();
-    s.w.answer("look template", vec![Seen::Template(Err(denied("cloudformation:GetTemplateSummary")))]);
+    s.w.answer(
+        "look template",
+        vec![Seen::Template(Err(denied("cloudformation:GetTemplateSummary")))],
+    );
     let c = sent(&s, "2.4.0");
-    assert_eq!(c.parameters, ["DbPassword".to_owned(), "DomainName".to_owned()].into());
+    assert_eq!(
+        c.parameters,
+        ["DbPassword".to_owned(), "DomainName".to_owned()].into()
+    );
     assert!(c.capabilities.contains("CAPABILITY_NAMED_IAM"));
 }
 
@@ -310,7 +355,12 @@ fn insufficient_capabilities_are_shown_as_cloudformation_says_them() {
     let text = "Requires capabilities : [CAPABILITY_AUTO_EXPAND]";
     s.w.fault(
         "act create",
-        vec![Instead::Before(failed(Class::Refused, CREATE, "InsufficientCapabilitiesException", text))],
+        vec![Instead::Before(failed(
+            Class::Refused,
+            CREATE,
+            "InsufficientCapabilitiesException",
+            text,
+        ))],
     );
     let a = s.begin("2.4.0");
     assert_eq!(a.refusal(), (422, "change_set_refused"));
@@ -344,7 +394,11 @@ fn watching_alarms_is_said() {
         let mut c = s.w.cloud.borrow_mut();
         c.resource_event(plus_seconds(start(), -40), "Api", "UPDATE_COMPLETE", None);
     }
-    assert!(s.version().text("/status/summary").contains("watches the alarms for 15 minutes"));
+    assert!(
+        s.version()
+            .text("/status/summary")
+            .contains("watches the alarms for 15 minutes")
+    );
 }
 
 // ---- 4.4 ----
@@ -360,7 +414,10 @@ fn express_mode_success_is_unverified() {
     s.poll();
     let now = s.stored(&u);
     assert_eq!(now.status, State::Updated);
-    assert_eq!(now.warnings.iter().map(|w| w.code.as_str()).collect::<Vec<_>>(), ["ready_unverified"]);
+    assert_eq!(
+        now.warnings.iter().map(|w| w.code.as_str()).collect::<Vec<_>>(),
+        ["ready_unverified"]
+    );
 }
 
 /// Item 31: WARN mode makes a set that is fine.
@@ -369,7 +426,9 @@ fn a_validation_warning_does_not_fail_the_set() {
     let s = Scene::quiet();
     let u = s.row(2, "2.4.0", State::Preparing, 40, ("CREATE_COMPLETE", "AVAILABLE"));
     s.point(Some(&u));
-    s.set(&u, |x| x.set.reason = Some("[AWS::EarlyValidation::Bucket] is not empty".into()));
+    s.set(&u, |x| {
+        x.set.reason = Some("[AWS::EarlyValidation::Bucket] is not empty".into())
+    });
     s.poll();
     assert_eq!(s.stored(&u).status, State::Prepared);
     assert_eq!(s.w.count("look findings"), 0);
@@ -417,7 +476,12 @@ fn our_change_set_id_after_a_direct_update() {
         s.w.cloud.borrow_mut().succeed(plus_seconds(start(), -200));
         if by == "events" {
             let mut c = s.w.cloud.borrow_mut();
-            c.root_event(plus_seconds(start(), -100), "UPDATE_IN_PROGRESS", Some("User Initiated"), Some("x"));
+            c.root_event(
+                plus_seconds(start(), -100),
+                "UPDATE_IN_PROGRESS",
+                Some("User Initiated"),
+                Some("x"),
+            );
             c.root_event(plus_seconds(start(), -50), "UPDATE_COMPLETE", None, Some("x"));
         } else {
             let mut row = s.stored(&u);
@@ -431,13 +495,19 @@ fn our_change_set_id_after_a_direct_update() {
         s.poll();
         let now = s.stored(&u);
         assert_eq!(now.status, State::Updated, "a mismatch is not ours: {by}");
-        assert_eq!(now.warnings.iter().map(|w| w.code.as_str()).collect::<Vec<_>>(), ["version_unverified"]);
+        assert_eq!(
+            now.warnings.iter().map(|w| w.code.as_str()).collect::<Vec<_>>(),
+            ["version_unverified"]
+        );
     }
 }
 
 #[test]
 fn a_stopped_stack_decides_in_all_three_columns() {
-    for (status, code) in [("UPDATE_FAILED", "stack_paused"), ("UPDATE_ROLLBACK_FAILED", "rollback_failed")] {
+    for (status, code) in [
+        ("UPDATE_FAILED", "stack_paused"),
+        ("UPDATE_ROLLBACK_FAILED", "rollback_failed"),
+    ] {
         for execution in ["EXECUTE_IN_PROGRESS", "EXECUTE_COMPLETE", "EXECUTE_FAILED"] {
             let s = Scene::quiet();
             let u = s.applying(300);
@@ -478,15 +548,29 @@ fn a_cancel_by_a_user_reads_as_such() {
         {
             let mut c = s.w.cloud.borrow_mut();
             // Of a resource it means nothing.
-            c.resource_event(plus_seconds(start(), -101), "Api", "UPDATE_FAILED", Some("Resource update cancelled"));
-            c.root_event(plus_seconds(start(), -100), "UPDATE_ROLLBACK_IN_PROGRESS", Some(text), token.as_deref());
+            c.resource_event(
+                plus_seconds(start(), -101),
+                "Api",
+                "UPDATE_FAILED",
+                Some("Resource update cancelled"),
+            );
+            c.root_event(
+                plus_seconds(start(), -100),
+                "UPDATE_ROLLBACK_IN_PROGRESS",
+                Some(text),
+                token.as_deref(),
+            );
             c.stack.as_mut().unwrap().status = "UPDATE_ROLLBACK_IN_PROGRESS".into();
             c.finish_rollback(plus_seconds(start(), -20));
         }
         s.poll();
         let now = s.stored(&u);
         assert_eq!(now.status, State::RolledBack);
-        assert_eq!(text_of(&now).contains("cancelled by a user"), cancelled, "{now:?}");
+        assert_eq!(
+            text_of(&now).contains("cancelled by a user"),
+            cancelled,
+            "{now:?}"
+        );
         assert!(text_of(&now).contains(text), "the text as it is: {now:?}");
     }
 }
@@ -498,9 +582,25 @@ fn rollback_events_without_our_token_do_not_end_the_search() {
     s.run(&u, 298);
     {
         let mut c = s.w.cloud.borrow_mut();
-        c.resource_event(plus_seconds(start(), -101), "Api", "UPDATE_FAILED", Some("the cause"));
-        c.root_event(plus_seconds(start(), -100), "UPDATE_ROLLBACK_IN_PROGRESS", Some("..."), None);
-        for e in c.events.get_mut(STACK_ARN).unwrap().iter_mut().filter(|e| e.at >= plus_seconds(start(), -100)) {
+        c.resource_event(
+            plus_seconds(start(), -101),
+            "Api",
+            "UPDATE_FAILED",
+            Some("the cause"),
+        );
+        c.root_event(
+            plus_seconds(start(), -100),
+            "UPDATE_ROLLBACK_IN_PROGRESS",
+            Some("..."),
+            None,
+        );
+        for e in c
+            .events
+            .get_mut(STACK_ARN)
+            .unwrap()
+            .iter_mut()
+            .filter(|e| e.at >= plus_seconds(start(), -100))
+        {
             e.operation_id = Some("op-rollback".into());
         }
         c.stack.as_mut().unwrap().status = "UPDATE_ROLLBACK_IN_PROGRESS".into();
@@ -522,6 +622,12 @@ fn an_unknown_release_check_or_stack_word_starts_nothing() {
     let a = s.writes_nothing(|s| s.apply(&u));
     assert_eq!(a.refusal(), (409, "stack_busy"));
     a.detail_names(&["UPDATE_PAUSED"]);
-    assert_eq!(s.writes_nothing(|s| s.begin("2.5.0")).refusal(), (409, "stack_busy"));
-    assert_eq!(s.version().flag("/status", "unrecognised")["raw"], "UPDATE_PAUSED");
+    assert_eq!(
+        s.writes_nothing(|s| s.begin("2.5.0")).refusal(),
+        (409, "stack_busy")
+    );
+    assert_eq!(
+        s.version().flag("/status", "unrecognised")["raw"],
+        "UPDATE_PAUSED"
+    );
 }

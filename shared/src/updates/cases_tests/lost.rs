@@ -8,7 +8,8 @@ fn two_pollers_see_prepared_and_one_wins() {
     let u = s.row(2, "2.4.0", State::Preparing, 40, ("CREATE_COMPLETE", "AVAILABLE"));
     s.point(Some(&u));
     s.w.meanwhile("save", |w| {
-        let event = json!({"source": "aws.cloudformation", "detail-type": "CloudFormation Stack Status Change"});
+        let event =
+            json!({"source": "aws.cloudformation", "detail-type": "CloudFormation Stack Status Change"});
         let inv = Invocation {
             now: start(),
             request_id: "other".into(),
@@ -18,7 +19,11 @@ fn two_pollers_see_prepared_and_one_wins() {
         assert_eq!(first, json!({"state": "prepared", "wrote": true}));
     });
     // "event handler and schedule at once: same as two pollers".
-    assert_eq!(s.poll_once(), json!({"state": "prepared", "wrote": false}), "the loser shows the winner's row");
+    assert_eq!(
+        s.poll_once(),
+        json!({"state": "prepared", "wrote": false}),
+        "the loser shows the winner's row"
+    );
     assert_eq!(s.stored(&u).rev, 2);
     s.writes_nothing(|s| s.version());
 }
@@ -115,11 +120,20 @@ fn begin_deletes_the_older_one_between_the_ok_and_its_execute() {
     let u1 = s.prepared(1, "2.3.5");
     s.point(Some(&u1));
     s.w.seed_check("2.3.5", "passed", None);
-    let (u1_arn, u2) = (set_arn(&u1.change_set_name), fake::update(2, "2.4.0", State::Preparing, 5, start()));
+    let (u1_arn, u2) = (
+        set_arn(&u1.change_set_name),
+        fake::update(2, "2.4.0", State::Preparing, 5, start()),
+    );
     let new = u2.clone();
     s.w.meanwhile("act execute", move |w| {
         let mut c = w.cloud.borrow_mut();
-        c.put_set(&new.change_set_name, "2.4.0", "CREATE_COMPLETE", "AVAILABLE", start());
+        c.put_set(
+            &new.change_set_name,
+            "2.4.0",
+            "CREATE_COMPLETE",
+            "AVAILABLE",
+            start(),
+        );
         c.console_delete(&u1_arn);
         drop(c);
         w.seed(&new);
@@ -168,9 +182,13 @@ fn create_answers_already_exists_and_the_set_is_ours() {
     // The SDK's own second try meets the set that the first one made.
     s.w.meanwhile("act create", |w| {
         let row = w.row(1).unwrap();
-        w.cloud
-            .borrow_mut()
-            .put_set(&row.change_set_name, "2.4.0", "CREATE_PENDING", "UNAVAILABLE", start());
+        w.cloud.borrow_mut().put_set(
+            &row.change_set_name,
+            "2.4.0",
+            "CREATE_PENDING",
+            "UNAVAILABLE",
+            start(),
+        );
     });
     let a = s.begin("2.4.0");
     assert_eq!(a.code, 201, "{a:?}");
@@ -178,7 +196,10 @@ fn create_answers_already_exists_and_the_set_is_ours() {
     assert_eq!(u.change_set_id, Some(set_arn(&u.change_set_name)));
     assert_eq!(s.w.head().pending.as_deref(), Some(u.id.as_str()));
     assert_eq!(s.w.cloud.borrow().sets.len(), 1);
-    assert_eq!(s.since(0, "look set-by-name"), [format!("look set-by-name {}", u.change_set_name)]);
+    assert_eq!(
+        s.since(0, "look set-by-name"),
+        [format!("look set-by-name {}", u.change_set_name)]
+    );
     s.writes_nothing(|s| s.version());
 }
 
@@ -188,7 +209,13 @@ fn create_answers_already_exists_and_the_set_is_another() {
     s.w.meanwhile("act create", |w| {
         let row = w.row(1).unwrap();
         let mut c = w.cloud.borrow_mut();
-        let arn = c.put_set(&row.change_set_name, "2.4.0", "CREATE_COMPLETE", "AVAILABLE", start());
+        let arn = c.put_set(
+            &row.change_set_name,
+            "2.4.0",
+            "CREATE_COMPLETE",
+            "AVAILABLE",
+            start(),
+        );
         c.set(&arn).unwrap().set.description = Some("made by hand".into());
     });
     let a = s.begin("2.4.0");
@@ -232,7 +259,10 @@ fn a_publish_that_lost_its_reservation_cleans_up() {
     assert_eq!(a.refusal(), (409, "update_preparing"));
     let u = s.made(1);
     assert_eq!((u.status.clone(), code_of(&u)), (State::Failed, "prepare_lost"));
-    assert_eq!(s.w.count(&format!("act delete {}", set_arn(&u.change_set_name))), 1);
+    assert_eq!(
+        s.w.count(&format!("act delete {}", set_arn(&u.change_set_name))),
+        1
+    );
     assert_eq!(s.w.head().pending, None);
 }
 
@@ -252,7 +282,11 @@ fn execute_started_answer_lost() {
     s.at(70).version();
     let now = s.stored(&u);
     assert_eq!(now.status, State::Updated);
-    assert_eq!(now.applied_by.as_deref(), Some("ana@example.org"), "not a console run");
+    assert_eq!(
+        now.applied_by.as_deref(),
+        Some("ana@example.org"),
+        "not a console run"
+    );
     assert_eq!(s.w.cloud.borrow().sets[0].runs, 1);
 }
 
@@ -316,12 +350,18 @@ fn delete_done_answer_lost() {
     let u1 = s.prepared(1, "2.3.5");
     let u2 = s.prepared(2, "2.4.0");
     s.point(Some(&u2));
-    s.w.fault("act delete", vec![Instead::After(timed_out("cloudformation:DeleteChangeSet"))]);
+    s.w.fault(
+        "act delete",
+        vec![Instead::After(timed_out("cloudformation:DeleteChangeSet"))],
+    );
     s.version();
     assert_eq!(s.stored(&u1).status, State::Superseded);
     assert_eq!(s.stored(&u1).superseded_by.as_deref(), Some(u2.id.as_str()));
     // A delete by hand, its answer lost as well.
-    s.w.fault("act delete", vec![Instead::After(timed_out("cloudformation:DeleteChangeSet"))]);
+    s.w.fault(
+        "act delete",
+        vec![Instead::After(timed_out("cloudformation:DeleteChangeSet"))],
+    );
     assert_eq!(s.discard(&u2).code, 200);
     assert_eq!(s.stored(&u2).status, State::Discarded);
 }
@@ -332,7 +372,10 @@ fn delete_that_never_arrived_is_tried_again() {
     let u1 = s.prepared(1, "2.3.5");
     let u2 = s.prepared(2, "2.4.0");
     s.point(Some(&u2));
-    s.w.fault("act delete", vec![Instead::Before(timed_out("cloudformation:DeleteChangeSet"))]);
+    s.w.fault(
+        "act delete",
+        vec![Instead::Before(timed_out("cloudformation:DeleteChangeSet"))],
+    );
     s.once.set(true);
     s.version();
     assert_eq!(s.stored(&u1).status, State::Prepared, "delete first, then mark");
@@ -374,7 +417,10 @@ fn the_ok_was_recorded_and_its_answer_lost() {
     let s = Scene::quiet();
     let u = s.pending_prepared();
     s.checked();
-    s.w.fault("save", vec![Instead::After(timed_out("dynamodb:TransactWriteItems"))]);
+    s.w.fault(
+        "save",
+        vec![Instead::After(timed_out("dynamodb:TransactWriteItems"))],
+    );
     let a = s.apply(&u);
     assert_eq!(a.refusal(), (503, "aws_unavailable"));
     assert_eq!(s.w.count("act execute"), 0);

@@ -114,7 +114,11 @@ fn t19_early_validation_says_why() {
         "/Resources/Table/Properties/Keys",
         "is not a list",
     ] {
-        assert!(text_of(&now).contains(part), "{part:?} is not in {:?}", text_of(&now));
+        assert!(
+            text_of(&now).contains(part),
+            "{part:?} is not in {:?}",
+            text_of(&now)
+        );
     }
     // Item 32: asked by the ARN, once.
     assert_eq!(s.since(0, "look findings"), [format!("look findings {arn}")]);
@@ -149,7 +153,10 @@ fn t21_only_an_output_changes() {
     let now = s.stored(&u);
     assert_eq!(now.status, State::Prepared);
     assert_eq!(now.summary, Some(Summary::default()));
-    assert!(v.text("/status/summary").contains("0 resources, outputs only"), "{v:?}");
+    assert!(
+        v.text("/status/summary").contains("0 resources, outputs only"),
+        "{v:?}"
+    );
     assert_eq!(s.acts(), Vec::<String>::new());
 }
 
@@ -166,8 +173,14 @@ fn t22_a_plan_that_never_finishes() {
     let v = s.writes_nothing(|s| s.version());
     assert_eq!(v.text("/status/state"), "stalled");
     assert_eq!(v.text("/status/reason/code"), "preparing_too_long");
-    assert!(v.text("/status/reason/text").contains("15 minutes"), "with its age: {v:?}");
-    assert!(v.text("/status/reason/text").contains("Discard"), "discard is offered: {v:?}");
+    assert!(
+        v.text("/status/reason/text").contains("15 minutes"),
+        "with its age: {v:?}"
+    );
+    assert!(
+        v.text("/status/reason/text").contains("Discard"),
+        "discard is offered: {v:?}"
+    );
     assert_eq!(v.text("/update/state"), "preparing");
     assert_eq!(s.stored(&u).status, State::Preparing);
     let a = s.begin("2.5.0");
@@ -221,10 +234,13 @@ fn t23_create_succeeded_response_lost() {
 fn t23_a_set_without_our_id_is_not_adopted() {
     let s = Scene::quiet();
     let u = intent(&s, 20);
-    let arn =
-        s.w.cloud
-            .borrow_mut()
-            .put_set(&u.change_set_name, "2.4.0", "CREATE_COMPLETE", "AVAILABLE", start());
+    let arn = s.w.cloud.borrow_mut().put_set(
+        &u.change_set_name,
+        "2.4.0",
+        "CREATE_COMPLETE",
+        "AVAILABLE",
+        start(),
+    );
     s.w.cloud.borrow_mut().set(&arn).unwrap().set.description = Some("made by hand".into());
     s.version();
     assert_eq!(s.stored(&u).change_set_id, None);
@@ -262,7 +278,11 @@ fn t25_just_executed_aws_still_says_available() {
         let s = Scene::quiet();
         let u = s.applying(age);
         let answer = s.writes_nothing(|s| s.poll());
-        assert_eq!(answer, json!({"state": "applying", "wrote": false}), "after {age} s");
+        assert_eq!(
+            answer,
+            json!({"state": "applying", "wrote": false}),
+            "after {age} s"
+        );
         assert_eq!(s.stored(&u), u);
         assert_eq!(s.version().text("/status/progress/step"), "settling");
     }
@@ -284,7 +304,11 @@ fn t26_execute_never_took() {
     assert_eq!(s.apply(&u).code, 202);
     assert_eq!(
         s.since(0, "act execute"),
-        [format!("act execute {} token=apply-{}-2", set_arn(&u.change_set_name), u.id)]
+        [format!(
+            "act execute {} token=apply-{}-2",
+            set_arn(&u.change_set_name),
+            u.id
+        )]
     );
     assert_eq!(s.stored(&u).reason, None);
 }
@@ -360,7 +384,11 @@ fn t29_success() {
         s.poll();
         let now = s.stored(&u);
         assert_eq!(now.status, State::Updated, "{version:?}");
-        assert_eq!(now.finished_at, Some(plus_seconds(start(), -20)), "the root event's time");
+        assert_eq!(
+            now.finished_at,
+            Some(plus_seconds(start(), -20)),
+            "the root event's time"
+        );
         assert_eq!(now.applied_by.as_deref(), Some("ana@example.org"));
         assert_eq!(now.warnings, []);
         assert_eq!(now.reason, None);
@@ -417,7 +445,9 @@ fn t32_rolling_back_is_shown_while_it_happens() {
     let s = Scene::quiet();
     let u = s.applying(300);
     s.run(&u, 298);
-    s.w.cloud.borrow_mut().fail_run(plus_seconds(start(), -100), "Api", REFUSED);
+    s.w.cloud
+        .borrow_mut()
+        .fail_run(plus_seconds(start(), -100), "Api", REFUSED);
     let v = s.version();
     assert_eq!(v.text("/status/state"), "rolling_back");
     assert_eq!(v.text("/status/label"), "Rolling back");
@@ -433,7 +463,9 @@ fn t32_rolling_back_is_shown_while_it_happens() {
 }
 
 fn rolled_back(s: &Scene, u: &Update) {
-    s.w.cloud.borrow_mut().fail_run(plus_seconds(start(), -100), "Api", REFUSED);
+    s.w.cloud
+        .borrow_mut()
+        .fail_run(plus_seconds(start(), -100), "Api", REFUSED);
     s.w.cloud.borrow_mut().finish_rollback(plus_seconds(start(), -20));
     let _ = u;
 }
@@ -443,16 +475,22 @@ fn t33_rolled_back_says_why() {
     let s = Scene::quiet();
     let u = s.applying(300);
     s.run(&u, 298);
-    s.w.cloud
-        .borrow_mut()
-        .resource_event(plus_seconds(start(), -90), "Table", "UPDATE_FAILED", Some("later failure"));
+    s.w.cloud.borrow_mut().resource_event(
+        plus_seconds(start(), -90),
+        "Table",
+        "UPDATE_FAILED",
+        Some("later failure"),
+    );
     rolled_back(&s, &u);
     s.poll();
     let now = s.stored(&u);
     assert_eq!(now.status, State::RolledBack);
     let reason = now.reason.clone().unwrap();
     assert_eq!(reason.code, "root_cause");
-    assert!(reason.text.contains("image not found"), "the first real failure: {reason:?}");
+    assert!(
+        reason.text.contains("image not found"),
+        "the first real failure: {reason:?}"
+    );
     assert_eq!(reason.resource.as_deref(), Some("Api"));
     assert_eq!(reason.at, Some(plus_seconds(start(), -100)));
     assert_eq!(now.finished_at, Some(plus_seconds(start(), -20)));
@@ -465,7 +503,9 @@ fn t34_rollback_itself_failed() {
     let s = Scene::quiet();
     let u = s.applying(300);
     s.run(&u, 298);
-    s.w.cloud.borrow_mut().fail_run(plus_seconds(start(), -100), "Api", REFUSED);
+    s.w.cloud
+        .borrow_mut()
+        .fail_run(plus_seconds(start(), -100), "Api", REFUSED);
     s.w.cloud.borrow_mut().fail_rollback(plus_seconds(start(), -20));
     s.poll();
     let now = s.stored(&u);
@@ -496,7 +536,11 @@ fn t35_admin_continued_the_rollback() {
                 u.applied_by = Some("ana@example.org".into());
                 u.applied_at = Some(plus_seconds(start(), -590));
                 u.reason = Some(reason.clone());
-                u.needs_admin = Some(crate::status::NeedsAdmin::new("continue_update_rollback", "do", None));
+                u.needs_admin = Some(crate::status::NeedsAdmin::new(
+                    "continue_update_rollback",
+                    "do",
+                    None,
+                ));
                 u.finished_at = Some(plus_seconds(start(), -300));
             },
         );
@@ -515,13 +559,25 @@ fn t35_admin_continued_the_rollback() {
 #[test]
 fn t35_nothing_else_ever_changes_a_closed_row() {
     let failed_row = |s: &Scene, code: &str| {
-        s.row_with(2, "2.4.0", State::Failed, 600, ("CREATE_COMPLETE", "EXECUTE_FAILED"), |u| {
-            u.applied_at = Some(plus_seconds(start(), -590));
-            u.reason = Some(crate::status::Reason::new(code, "x"));
-            u.finished_at = Some(plus_seconds(start(), -300));
-        })
+        s.row_with(
+            2,
+            "2.4.0",
+            State::Failed,
+            600,
+            ("CREATE_COMPLETE", "EXECUTE_FAILED"),
+            |u| {
+                u.applied_at = Some(plus_seconds(start(), -590));
+                u.reason = Some(crate::status::Reason::new(code, "x"));
+                u.finished_at = Some(plus_seconds(start(), -300));
+            },
+        )
     };
-    for code in ["execute_failed", "version_mismatch", "prepare_failed", "stack_gone"] {
+    for code in [
+        "execute_failed",
+        "version_mismatch",
+        "prepare_failed",
+        "stack_gone",
+    ] {
         let s = Scene::quiet();
         let u = failed_row(&s, code);
         s.owned(&u, "UPDATE_ROLLBACK_COMPLETE", Some("2.3.0"), 590);
@@ -568,7 +624,10 @@ fn t36_preserved_after_failure() {
     assert_eq!(now.status, State::Failed);
     assert_eq!(code_of(&now), "stack_paused");
     let admin = now.needs_admin.unwrap();
-    assert!(admin.text.contains("RollbackStack") && admin.text.contains("fix"), "{admin:?}");
+    assert!(
+        admin.text.contains("RollbackStack") && admin.text.contains("fix"),
+        "{admin:?}"
+    );
     assert_eq!(now.finished_at, Some(plus_seconds(start(), -80)));
     assert_eq!(s.begin("2.4.0").refusal(), (409, "stack_paused"));
 }
@@ -581,8 +640,18 @@ fn t37_success_with_leftovers() {
     {
         let mut c = s.w.cloud.borrow_mut();
         let token = u.apply_token.as_deref();
-        c.root_event(plus_seconds(start(), -90), "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", None, token);
-        c.resource_event(plus_seconds(start(), -80), "OldBucket", "DELETE_FAILED", Some("not empty"));
+        c.root_event(
+            plus_seconds(start(), -90),
+            "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS",
+            None,
+            token,
+        );
+        c.resource_event(
+            plus_seconds(start(), -80),
+            "OldBucket",
+            "DELETE_FAILED",
+            Some("not empty"),
+        );
         c.succeed(plus_seconds(start(), -20));
     }
     s.stack(|st| {
@@ -615,7 +684,11 @@ fn t38_previous_result_not_taken_for_ours() {
         let v = s.version();
         assert_eq!(v.text("/status/progress/step"), "settling");
         // Past the bound it is said that nothing can be told.
-        assert_eq!(v.flags("/status").contains(&"unrecognised"), seconds > 300, "at {seconds} s");
+        assert_eq!(
+            v.flags("/status").contains(&"unrecognised"),
+            seconds > 300,
+            "at {seconds} s"
+        );
     }
 }
 
@@ -668,11 +741,16 @@ fn t41_console_run_rolled_back() {
     let s = Scene::quiet();
     let u = s.pending_prepared();
     // An older failure, from before the set was made, is not its reason.
+    s.w.cloud.borrow_mut().resource_event(
+        plus_seconds(start(), -900),
+        "Old",
+        "UPDATE_FAILED",
+        Some("last month"),
+    );
+    s.run(&u, 400);
     s.w.cloud
         .borrow_mut()
-        .resource_event(plus_seconds(start(), -900), "Old", "UPDATE_FAILED", Some("last month"));
-    s.run(&u, 400);
-    s.w.cloud.borrow_mut().fail_run(plus_seconds(start(), -300), "Api", REFUSED);
+        .fail_run(plus_seconds(start(), -300), "Api", REFUSED);
     s.w.cloud.borrow_mut().finish_rollback(plus_seconds(start(), -20));
     let v = s.version();
     let now = s.stored(&u);
@@ -712,7 +790,10 @@ fn t43_another_operation_removed_the_plan() {
     let now = s.stored(&u);
     assert_eq!(now.status, State::Expired);
     assert_eq!(code_of(&now), "stack_changed_since");
-    assert!(text_of(&now).contains("Prepare it again"), "offers to prepare again");
+    assert!(
+        text_of(&now).contains("Prepare it again"),
+        "offers to prepare again"
+    );
     assert_eq!(s.w.head().pending, None);
     // And it can be prepared again at once.
     assert_eq!(s.begin("2.4.0").code, 201);
@@ -722,7 +803,9 @@ fn t43_another_operation_removed_the_plan() {
 fn t44_someone_deleted_the_plan() {
     let s = Scene::quiet();
     let u = s.pending_prepared();
-    s.w.cloud.borrow_mut().console_delete(&set_arn(&u.change_set_name));
+    s.w.cloud
+        .borrow_mut()
+        .console_delete(&set_arn(&u.change_set_name));
     s.version();
     let now = s.stored(&u);
     assert_eq!(now.status, State::Discarded);
@@ -763,7 +846,11 @@ fn t46_throttled() {
         let v = s.writes_nothing(|s| s.version());
         assert_eq!(v.text("/status/state"), "prepared");
         assert!(v.flags("/status").contains(&"stale_read"));
-        assert_eq!(v.at("/status/observed_at"), &json!(u.observed_at), "the last good read");
+        assert_eq!(
+            v.at("/status/observed_at"),
+            &json!(u.observed_at),
+            "the last good read"
+        );
         assert_eq!(v.text("/status/source"), "stored");
         assert_eq!(s.stored(&u), u);
     }
@@ -774,7 +861,10 @@ fn t47_access_denied() {
     let s = Scene::quiet();
     let u = s.applying(60);
     s.execution(&u, "EXECUTE_COMPLETE");
-    s.w.answer("look stack", vec![Seen::Stack(StackRead::Failed(denied(DESCRIBE_STACKS))); 9]);
+    s.w.answer(
+        "look stack",
+        vec![Seen::Stack(StackRead::Failed(denied(DESCRIBE_STACKS))); 9],
+    );
     let v = s.writes_nothing(|s| s.version());
     assert_eq!(v.text("/update/state"), "applying");
     let flag = v.flag("/status", "needs_permission");
@@ -786,7 +876,10 @@ fn t47_access_denied() {
 fn t47_access_denied_on_the_change_set() {
     let s = Scene::quiet();
     let u = s.pending_prepared();
-    s.w.answer("look set", vec![Seen::Set(SetRead::Failed(denied(DESCRIBE_SET))); 9]);
+    s.w.answer(
+        "look set",
+        vec![Seen::Set(SetRead::Failed(denied(DESCRIBE_SET))); 9],
+    );
     let v = s.writes_nothing(|s| s.version());
     assert_eq!(v.flag("/status", "needs_permission")["action"], DESCRIBE_SET);
     assert_eq!(v.text("/status/source"), "stored");
@@ -877,7 +970,11 @@ fn t49_poll_loses_to_the_user() {
     let answer = s.poll_once();
     assert_eq!(s.saves() - before, 1, "one attempt only");
     assert_eq!(s.stored(&u), won, "applying rev 5 stays");
-    assert_eq!(answer, json!({"state": "applying", "wrote": false}), "it shows what is there");
+    assert_eq!(
+        answer,
+        json!({"state": "applying", "wrote": false}),
+        "it shows what is there"
+    );
 }
 
 #[test]

@@ -48,7 +48,10 @@ fn o3_empty_failed_sets_do_not_pile_up() {
         );
         s.poll();
         let now = s.stored(&u);
-        assert_eq!((now.status.clone(), code_of(&now)), (State::Discarded, "no_changes"));
+        assert_eq!(
+            (now.status.clone(), code_of(&now)),
+            (State::Discarded, "no_changes")
+        );
     }
     assert_eq!(s.w.count("act delete"), 3);
     assert!(s.w.cloud.borrow().sets.iter().all(|x| x.deleted));
@@ -83,7 +86,10 @@ fn o6_a_throttled_event_read_does_not_fail_a_good_update() {
     let u = s.applying(300);
     s.run(&u, 298);
     s.w.cloud.borrow_mut().succeed(plus_seconds(start(), -20));
-    s.w.answer("look events", vec![Seen::Events(Err(throttled(DESCRIBE_EVENTS))); 20]);
+    s.w.answer(
+        "look events",
+        vec![Seen::Events(Err(throttled(DESCRIBE_EVENTS))); 20],
+    );
     s.poll();
     assert_eq!(s.stored(&u).status, State::Updated);
     assert_eq!(s.w.head().pending, None);
@@ -95,10 +101,15 @@ fn o6_a_rollback_is_stored_at_once_and_its_reason_later() {
     let s = Scene::quiet();
     let u = s.applying(300);
     s.run(&u, 298);
-    s.w.cloud.borrow_mut().fail_run(plus_seconds(start(), -100), "Api", "image not found");
+    s.w.cloud
+        .borrow_mut()
+        .fail_run(plus_seconds(start(), -100), "Api", "image not found");
     s.w.cloud.borrow_mut().finish_rollback(plus_seconds(start(), -20));
     s.stack(|st| st.reason = None);
-    s.w.answer("look events", vec![Seen::Events(Err(throttled(DESCRIBE_EVENTS))); 1]);
+    s.w.answer(
+        "look events",
+        vec![Seen::Events(Err(throttled(DESCRIBE_EVENTS))); 1],
+    );
     s.once.set(true);
     s.poll();
     let now = s.stored(&u);
@@ -124,8 +135,18 @@ fn o7_cancelled_resources_are_not_the_cause() {
     {
         let mut c = s.w.cloud.borrow_mut();
         c.resource_event(at(-102), "Api", "UPDATE_FAILED", Some("the real one"));
-        c.resource_event(at(-101), "Queue", "CREATE_FAILED", Some("Resource creation cancelled"));
-        c.resource_event(at(-101), "Table", "UPDATE_FAILED", Some("Resource update cancelled"));
+        c.resource_event(
+            at(-101),
+            "Queue",
+            "CREATE_FAILED",
+            Some("Resource creation cancelled"),
+        );
+        c.resource_event(
+            at(-101),
+            "Table",
+            "UPDATE_FAILED",
+            Some("Resource update cancelled"),
+        );
         c.fail_run(at(-100), "Late", "a later one");
         c.finish_rollback(at(-20));
     }
@@ -158,11 +179,28 @@ fn o8_the_nested_cause_with_its_path() {
         c.events.insert(
             child.into(),
             vec![
-                event(child, "Volume", "UPDATE_FAILED", Some("volume is in use"), at(-120)),
-                event(child, "Old", "UPDATE_FAILED", Some("of the month before"), at(-5000)),
+                event(
+                    child,
+                    "Volume",
+                    "UPDATE_FAILED",
+                    Some("volume is in use"),
+                    at(-120),
+                ),
+                event(
+                    child,
+                    "Old",
+                    "UPDATE_FAILED",
+                    Some("of the month before"),
+                    at(-5000),
+                ),
             ],
         );
-        c.root_event(at(-99), "UPDATE_ROLLBACK_IN_PROGRESS", Some("The following resource(s) failed"), None);
+        c.root_event(
+            at(-99),
+            "UPDATE_ROLLBACK_IN_PROGRESS",
+            Some("The following resource(s) failed"),
+            None,
+        );
         c.stack.as_mut().unwrap().status = "UPDATE_ROLLBACK_IN_PROGRESS".into();
         c.finish_rollback(at(-20));
     }
@@ -170,7 +208,10 @@ fn o8_the_nested_cause_with_its_path() {
     let reason = s.stored(&u).reason.unwrap();
     assert_eq!(reason.text, "volume is in use");
     assert_eq!(reason.resource.as_deref(), Some("Db/Volume"));
-    assert!(s.w.trace.borrow().contains(&format!("look events {child}")), "asked by its ARN");
+    assert!(
+        s.w.trace.borrow().contains(&format!("look events {child}")),
+        "asked by its ARN"
+    );
 }
 
 #[test]
@@ -180,7 +221,11 @@ fn o9_never_two_current_ones() {
     s.prepared(2, "2.4.0");
     s.point(Some(&u1));
     s.version();
-    let states: Vec<String> = s.history().iter().map(|u| u["state"].as_str().unwrap().to_owned()).collect();
+    let states: Vec<String> = s
+        .history()
+        .iter()
+        .map(|u| u["state"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(states, ["prepared", "superseded"]);
 }
 
@@ -197,7 +242,10 @@ fn o10_a_killed_process_leaves_nothing_pending_for_ever() {
     });
     s.version();
     let now = s.stored(&u);
-    assert_eq!((now.status.clone(), code_of(&now)), (State::Failed, "prepare_lost"));
+    assert_eq!(
+        (now.status.clone(), code_of(&now)),
+        (State::Failed, "prepare_lost")
+    );
     assert_eq!(s.begin("2.4.0").code, 201);
     assert_eq!(s.made(2).status, State::Preparing);
 }
@@ -230,7 +278,9 @@ fn o13_a_failed_update_is_seen_and_the_version_is_the_old_one() {
     let s = Scene::quiet();
     let u = s.applying(300);
     s.run(&u, 298);
-    s.w.cloud.borrow_mut().fail_run(plus_seconds(start(), -100), "Api", "image not found");
+    s.w.cloud
+        .borrow_mut()
+        .fail_run(plus_seconds(start(), -100), "Api", "image not found");
     s.w.cloud.borrow_mut().finish_rollback(plus_seconds(start(), -20));
     let v = s.version();
     assert_eq!(v.text("/status/state"), "rolled_back");
@@ -246,9 +296,14 @@ fn o14_the_second_wording_of_no_changes() {
     let s = Scene::quiet();
     let u = s.row(2, "2.4.0", State::Preparing, 40, ("FAILED", "UNAVAILABLE"));
     s.point(Some(&u));
-    s.set(&u, |x| x.set.reason = Some("No updates are to be performed.".into()));
+    s.set(&u, |x| {
+        x.set.reason = Some("No updates are to be performed.".into())
+    });
     s.poll();
-    assert_eq!((s.stored(&u).status, code_of(&s.stored(&u))), (State::Discarded, "no_changes"));
+    assert_eq!(
+        (s.stored(&u).status, code_of(&s.stored(&u))),
+        (State::Discarded, "no_changes")
+    );
 }
 
 #[test]

@@ -103,9 +103,10 @@ impl Cfn {
         self.cloud.stack.as_ref().map_or("-", |s| s.status.as_str())
     }
 
-    /// A changed copy: one second later, remembering what was before.
-    fn change<T>(&self, f: impl FnOnce(&mut Cloud, Timestamp) -> T) -> (Self, T) {
-        let now = plus_seconds(self.now, 1);
+    /// A changed copy that remembers what was before. The clock moves when an operation or a set begins: those
+    /// are the times that are compared. Everything else may happen in the same second, which keeps worlds alike.
+    fn change<T>(&self, begins: bool, f: impl FnOnce(&mut Cloud, Timestamp) -> T) -> (Self, T) {
+        let now = plus_seconds(self.now, i64::from(begins));
         let mut cloud = self.cloud.clone();
         let answer = f(&mut cloud, now);
         if cloud == self.cloud {
@@ -121,18 +122,22 @@ impl Cfn {
         )
     }
 
+    /// One such update after another would make no difference.
+    fn last_was_foreign(&self) -> bool {
+        let by = self.cloud.stack.as_ref().and_then(|s| s.change_set_id.as_deref());
+        by.is_some_and(|id| id.ends_with("/foreign"))
+    }
+
     /// Everything that may happen now, `console` and `foreign` acts of others included or not.
     pub(super) fn may_happen(&self, console: bool, foreign: bool) -> Vec<Happens> {
         let mut out = Vec::new();
         let settled = matches!(self.status(), "UPDATE_COMPLETE" | "UPDATE_ROLLBACK_COMPLETE");
-        let mut ready = false;
         for (i, s) in self.cloud.sets.iter().enumerate() {
             match Life::of(s) {
                 Life::Making => {
                     out.extend([Happens::Made(i), Happens::FoundEmpty(i), Happens::CouldNotMake(i)]);
                 }
                 Life::Ready => {
-                    ready = true;
                     if console && settled {
                         out.push(Happens::ConsoleRuns(i));
                     }
@@ -147,7 +152,7 @@ impl Cfn {
             "UPDATE_IN_PROGRESS" => out.extend([Happens::Ends, Happens::RollsBack]),
             "UPDATE_ROLLBACK_IN_PROGRESS" => out.extend([Happens::RolledBack, Happens::RollbackFails]),
             "UPDATE_ROLLBACK_FAILED" if console => out.push(Happens::Continued),
-            _ if foreign && settled && ready => out.push(Happens::Foreign),
+            _ if foreign && settled && !self.last_was_foreign() => out.push(Happens::Foreign),
             _ => {}
         }
         out
@@ -156,7 +161,11 @@ impl Cfn {
     /// The state after it.
     pub(super) fn happen(&self, what: Happens) -> Self {
         let name = |c: &Cloud, i: usize| c.sets[i].set.arn.clone();
-        let (next, ()) = self.change(|c, now| match what {
+        let begins = matches!(
+            what,
+            Happens::ConsoleRuns(_) | Happens::Foreign | Happens::Continued
+        );
+        let (next, ()) = self.change(begins, |c, now| match what {
             Happens::Made(i) => c.make(&name(c, i)),
             Happens::FoundEmpty(i) => {
                 c.fail_to_make(&name(c, i), "The submitted information didn't contain changes.")
@@ -213,7 +222,8 @@ impl Cfn {
 
     /// Does what was asked, and answers.
     pub(super) fn act(&self, act: &Act) -> (Self, Result<Fact, CallError>) {
-        self.change(|c, now| c.act(act, now))
+        let begins = matches!(act, Act::Create(_) | Act::Execute { .. });
+        self.change(begins, |c, now| c.act(act, now))
     }
 }
 

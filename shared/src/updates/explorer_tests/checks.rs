@@ -58,6 +58,15 @@ pub(super) fn rows(table: &MemoryTable) -> impl DoubleEndedIterator<Item = Row<'
         .map(|(_, i)| Row::of(i))
 }
 
+/// Does the check of this release stand as passed?
+pub(super) fn passed(table: &MemoryTable, release: &str) -> bool {
+    let key = crate::updates::store::check_key(crate::updates::fake::PK, release);
+    table
+        .items
+        .get(&key)
+        .is_some_and(|i| text(i, "state") == "passed")
+}
+
 fn head(table: &MemoryTable) -> Option<&Item> {
     table.items.iter().find(|(k, _)| k.sk == HEAD_SK).map(|(_, i)| i)
 }
@@ -85,15 +94,17 @@ pub(super) fn step(step: &Step<'_, Updates>) -> Result<(), String> {
 fn intended(w: &Outside, program: &Program, act: &Act) -> Result<(), String> {
     match act {
         Act::Create(c) => match rows(&w.table).find(|r| text(r.item, "change_set_name") == c.name) {
-            Some(_) => Ok(()),
-            None => Err(format!("{} is created without a stored intent", short(&c.name))),
+            Some(row) if row.status == "preparing" => Ok(()),
+            _ => Err(format!("{} is created without a stored intent", short(&c.name))),
         },
         Act::Execute { arn, token } => {
             let row = rows(&w.table).find(|r| text(r.item, "change_set_id") == arn);
             let Some(row) = row else {
                 return Err("a set without a row is executed".into());
             };
-            if text(row.item, "apply_token") != token {
+            // (Closed already when the console was faster and its run has ended: then this is refused.)
+            let ran = w.cfn.life(arn).is_some_and(Life::has_run);
+            if text(row.item, "apply_token") != token || !(row.status == "applying" || ran) {
                 return Err(format!("{} is executed without a stored OK", row.name()));
             }
             if w.sent.contains(token) {
@@ -140,8 +151,14 @@ fn written(before: &MemoryTable, after: &MemoryTable, cfn: &Cfn) -> Result<(), S
             return Err(format!("the row of {} is gone", old.name()));
         };
         if new.item != old.item {
-            changed(&old, &new, cfn)?;
+            changed(&old, &new, before, cfn)?;
         }
+    }
+    let known = rows(before).count();
+    if rows(after).count() > known
+        && let Some(running) = rows(before).find(|r| r.status == "applying")
+    {
+        return Err(format!("an update is begun while {} is applying", running.name()));
     }
     let open: Vec<Row<'_>> = rows(after).filter(Row::open).collect();
     if open.iter().filter(|r| !r.has_set()).count() > 1 {
@@ -156,7 +173,7 @@ fn written(before: &MemoryTable, after: &MemoryTable, cfn: &Cfn) -> Result<(), S
     Ok(())
 }
 
-fn changed(old: &Row<'_>, new: &Row<'_>, cfn: &Cfn) -> Result<(), String> {
+fn changed(old: &Row<'_>, new: &Row<'_>, table: &MemoryTable, cfn: &Cfn) -> Result<(), String> {
     let name = old.name();
     if old.id != new.id {
         return Err(format!("the row of {name} is taken by {}", new.name()));
@@ -192,6 +209,15 @@ fn changed(old: &Row<'_>, new: &Row<'_>, cfn: &Cfn) -> Result<(), String> {
     if !allowed {
         return Err(format!("{name} goes back from {} to {}", old.status, new.status));
     }
+    // An OK is given for the pending update, on a check that stands.
+    if text(old.item, "apply_token") != text(new.item, "apply_token") {
+        if head(table).and_then(|h| h.get("pending")).and_then(Attr::as_str) != Some(old.id) {
+            return Err(format!("{name} gets its OK and is not the pending one"));
+        }
+        if !passed(table, text(old.item, "to_release")) {
+            return Err(format!("{name} gets its OK and its check does not stand"));
+        }
+    }
     if old.status == "applying" && new.status == "prepared" && new.life(cfn).is_some_and(Life::has_run) {
         return Err(format!("{name} runs, and its row says that it waits for the OK"));
     }
@@ -204,6 +230,15 @@ fn told(w: &Outside) -> Result<(), String> {
         let life = row.life(&w.cfn);
         let ran = life.is_some_and(Life::has_run);
         let name = row.name();
+        // A set whose ARN nobody heard, run in the console and followed by another operation before anybody
+        // looked: CloudFormation finds it by no name, and the stack does not name it any more.
+        let untraceable = !row.has_set()
+            && w.cfn.cloud.stack.as_ref().is_some_and(|s| {
+                !s.change_set_id
+                    .as_deref()
+                    .unwrap_or("")
+                    .contains(text(row.item, "change_set_name"))
+            });
         match row.status {
             "superseded" | "discarded" | "expired" if ran => {
                 return Err(format!(
@@ -211,7 +246,7 @@ fn told(w: &Outside) -> Result<(), String> {
                     row.status
                 ));
             }
-            "failed" if ran && matches!(row.reason(), "prepare_failed" | "prepare_lost") => {
+            "failed" if ran && !untraceable && matches!(row.reason(), "prepare_failed" | "prepare_lost") => {
                 return Err(format!(
                     "the change set of {name} runs or ran, and its row says {}",
                     row.reason()
