@@ -148,22 +148,27 @@ pub fn as_read(row: &Registry) -> Cond {
     ])
 }
 
-/// Changes a row from what was read to what was decided. Only attributes that differ are written, so that
-/// those this build does not know, and those that somebody else writes meanwhile, stay.
+/// Attributes that belong to whoever works on the row. They are written with every change, also when they seem
+/// to be the same: recording a command changes neither generation nor state nor owner, so a take-over that
+/// read the row just before it would leave a command behind that is not its own (found by the explorer).
+const TIED: [&str; 5] = ["owner", "lease_until", "command_id", "command_op", "adoptions"];
+
+/// Changes a row from what was read to what was decided. Of the others only attributes that differ are
+/// written, so that those this build does not know, and those that somebody else writes meanwhile, stay.
 pub fn change(before: &Registry, next: &Registry) -> Write {
     Write {
         key: registry_key(&before.domain),
-        op: difference(before, next),
+        op: difference(before, next, &TIED),
         when: as_read(before),
     }
 }
 
-fn difference<T: Row>(before: &T, next: &T) -> Op {
+fn difference<T: Row>(before: &T, next: &T, always: &[&str]) -> Op {
     let (old, new) = (fields(before), fields(next));
     let (mut set, mut remove) = (Vec::new(), Vec::new());
     for f in T::FIELDS {
         match (old.get(*f), new.get(*f)) {
-            (a, b) if a == b => {}
+            (a, b) if a == b && !always.contains(f) => {}
             (_, Some(v)) if !v.is_null() => set.push(((*f).to_owned(), Attr::from_json(v))),
             _ => remove.push((*f).to_owned()),
         }
@@ -258,7 +263,7 @@ pub fn insertion(product: &Product) -> Vec<Write> {
 pub fn change_product(before: &Product, next: &Product) -> Write {
     Write {
         key: product_key(&before.domain),
-        op: difference(before, next),
+        op: difference(before, next, &[]),
         when: Cond::All(vec![
             generation_is(before.generation),
             Cond::Eq("execution".into(), Attr::s(&before.execution)),
@@ -272,7 +277,7 @@ pub fn change_product(before: &Product, next: &Product) -> Write {
 pub fn note(before: &Registry, next: &Registry) -> Write {
     Write {
         key: registry_key(&before.domain),
-        op: difference(before, next),
+        op: difference(before, next, &[]),
         when: Cond::All(vec![generation_is(before.generation), not_newer::<Registry>()]),
     }
 }

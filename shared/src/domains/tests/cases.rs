@@ -774,6 +774,26 @@ fn retire_waits_for_nobody_and_takes_over_the_dead() {
 }
 
 #[test]
+fn a_take_over_leaves_no_command_behind_that_was_recorded_meanwhile() {
+    let m = Mem::new();
+    left_starting(&m, "e");
+    m.pass(125_000);
+    // The old owner is only slow: it records its command between the retire's read and its write.
+    m.before(Point::Retire, |sim| {
+        let r = registry(sim.table.get(&registry_key(&domain("a.com"))).unwrap()).unwrap();
+        let next = decide::sent(&r, "c9", sim.now);
+        sim.table
+            .write(&[crate::domains::store::change(&r, &next)])
+            .unwrap();
+    });
+    assert_eq!(retire(&m), Retired::Done);
+    assert_eq!(
+        (row(&m).state, row(&m).command_id, row(&m).command_op),
+        (State::Retired, None, None)
+    );
+}
+
+#[test]
 fn c38_create_during_retire() {
     let m = Mem::new();
     ensure(&m, "e").unwrap();
