@@ -311,6 +311,132 @@ impl RebuildGate {
     }
 }
 
+/// Environment of the domain provisioner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainProvisioner {
+    /// The one table.
+    pub table: String,
+    /// The cell and its rules.
+    pub cell: crate::domains::model::Cell,
+    /// SSM managed-node id of the cell's host; empty when lookup only.
+    pub node: String,
+    /// SSM document that runs `up`, `down`, `show`; empty when lookup only.
+    pub document: String,
+    /// State machine `domain-create`.
+    pub saga: String,
+    /// Zone in which records are published.
+    pub zone: Option<String>,
+    /// `host:port` of the resolver for public DNS; without it the system's own. For tests and the local stack.
+    pub resolver: Option<String>,
+    /// Is the caller check off (local stack only)?
+    pub auth_is_local: bool,
+}
+
+impl DomainProvisioner {
+    /// Reads and checks every variable.
+    ///
+    /// # Errors
+    /// Every variable that is missing or malformed.
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, ConfigError> {
+        use crate::domains::model::{Cell, PortRange, SweepPolicy};
+        use crate::domains::names::{NameRules, OriginSuffix};
+        let mut r = Reader::new(lookup);
+        let table = r.required("TABLE_NAME", "the name of Headgate's DynamoDB table");
+        // Not trimmed by dots: a missing leading dot is the classic mistake and is said (spec/domains.md 1.7).
+        let suffix =
+            OriginSuffix::parse(&r.optional("ORIGIN_SUFFIX").unwrap_or_default()).unwrap_or_else(|e| {
+                r.faults.push(format!("ORIGIN_SUFFIX is malformed; {e}."));
+                None
+            });
+        let ports = r.optional("PORT_RANGE").unwrap_or_else(|| "20000-29999".into());
+        let ports = PortRange::parse(&ports).unwrap_or_else(|e| {
+            r.faults.push(format!("PORT_RANGE is malformed; {e}."));
+            PortRange {
+                low: 20_000,
+                high: 29_999,
+            }
+        });
+        // Without a suffix nothing is ever allocated or sent, so the rest may be absent.
+        let lookup_only = suffix.is_none();
+        let mut needed = |name: &str, form: &str| {
+            if lookup_only {
+                r.optional(name).unwrap_or_default()
+            } else {
+                r.required(name, form)
+            }
+        };
+        let name = needed("CELL", "the cell's name, e.g. pds1.eu");
+        let node = needed(
+            "CELL_NODE_ID",
+            "the SSM managed-node id of the cell's host, e.g. mi-0123456789abcdef0",
+        );
+        let document = needed(
+            "HOST_DOCUMENT",
+            "the name of the SSM document that runs up, down and show",
+        );
+        let saga = r.required("SAGA_ARN", "the ARN of the state machine domain-create");
+        let is_machine = saga.starts_with("arn:") && saga.contains(":stateMachine:");
+        if !saga.is_empty() && !is_machine {
+            r.faults
+                .push("SAGA_ARN is malformed; it must be the ARN of the state machine domain-create.".into());
+        }
+        let sweep = match r.optional("SWEEP_POLICY").as_deref() {
+            None | Some("report") => SweepPolicy::Report,
+            Some("retire") => SweepPolicy::Retire,
+            Some(_) => {
+                r.faults
+                    .push("SWEEP_POLICY is malformed; it must be `report` or `retire`.".into());
+                SweepPolicy::Report
+            }
+        };
+        let certificate_for = r.optional("CERTIFICATE_FOR");
+        let label = |s: &String| {
+            (1..=63).contains(&s.len())
+                && s.bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+                && !s.starts_with('-')
+                && !s.ends_with('-')
+        };
+        if certificate_for.as_ref().is_some_and(|s| !label(s)) {
+            r.faults
+                .push("CERTIFICATE_FOR is malformed; it must be one host label, e.g. autoconfig.".into());
+        }
+        let zone = r.optional("HOSTED_ZONE_ID");
+        let resolver = r.optional("DNS_RESOLVER");
+        if resolver
+            .as_ref()
+            .is_some_and(|a| a.parse::<std::net::SocketAddr>().is_err())
+        {
+            r.faults.push(
+                "DNS_RESOLVER is malformed; it must be an address and a port, e.g. 127.0.0.1:5353.".into(),
+            );
+        }
+        let auth_is_local = r.auth_is_local();
+        let names = NameRules {
+            zone: suffix.as_ref().map(|s| s.zone().to_owned()),
+            // Names for tests are hosted where the callers are not checked either: the local stack only.
+            allow_test: auth_is_local,
+            certificate_for,
+        };
+        r.finish(Self {
+            table,
+            cell: Cell {
+                name,
+                suffix,
+                ports,
+                names,
+                sweep,
+            },
+            node,
+            document,
+            saga,
+            zone,
+            resolver,
+            auth_is_local,
+        })
+    }
+}
+
 /// The name in a stack name or ARN.
 pub fn stack_name(name_or_arn: &str) -> &str {
     match name_or_arn.split_once(":stack/") {
@@ -382,6 +508,52 @@ mod tests {
                 ("RELEASES_URI", "s3://bkt/releases.json"),
             ]);
             assert_eq!(c.unwrap().pk(), "INSTALL#shop");
+        }
+    }
+
+    fn provisioner(vars: &[(&str, &str)]) -> Result<DomainProvisioner, ConfigError> {
+        let map: BTreeMap<String, String> = vars.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        DomainProvisioner::read(&|n| map.get(n).cloned())
+    }
+
+    const SAGA: (&str, &str) = (
+        "SAGA_ARN",
+        "arn:aws:states:eu-west-1:1:stateMachine:domain-create",
+    );
+
+    #[test]
+    fn c08_a_suffix_without_its_dot_names_the_key_and_the_right_value() {
+        let e =
+            provisioner(&[("TABLE_NAME", "t"), SAGA, ("ORIGIN_SUFFIX", "pds1.example.test")]).unwrap_err();
+        let text = e.to_string();
+        assert!(
+            text.contains("ORIGIN_SUFFIX") && text.contains("use .pds1.example.test"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn lookup_only_needs_no_host_and_a_cell_needs_all_of_it() {
+        let c = provisioner(&[("TABLE_NAME", "t"), SAGA]).unwrap();
+        assert!(c.cell.suffix.is_none() && !c.cell.names.allow_test);
+        let e = provisioner(&[
+            ("ORIGIN_SUFFIX", ".pds1.example.test"),
+            ("PORT_RANGE", "1-2"),
+            ("SWEEP_POLICY", "x"),
+            ("CERTIFICATE_FOR", "a.b"),
+        ])
+        .unwrap_err();
+        for name in [
+            "TABLE_NAME",
+            "PORT_RANGE",
+            "CELL ",
+            "CELL_NODE_ID",
+            "HOST_DOCUMENT",
+            "SAGA_ARN",
+            "SWEEP_POLICY",
+            "CERTIFICATE_FOR",
+        ] {
+            assert!(e.0.iter().any(|f| f.starts_with(name)), "{name} in {e}");
         }
     }
 }

@@ -14,6 +14,7 @@
 pub mod boot;
 pub mod caller;
 pub mod config;
+pub mod domains;
 pub mod error;
 #[cfg(any(test, feature = "fakes"))]
 pub mod explore;
