@@ -428,12 +428,14 @@ impl System for Checks {
                 ));
             }
         }
-        if let explore::Act::Call {
-            request: Ask::Act(Act::Execute { .. }),
-            ..
-        } = &step.act
-            && (!reported(step.before, &wanted) || text(&new, "status") != "applying")
-        {
+        let executed = matches!(
+            &step.act,
+            explore::Act::Call {
+                request: Ask::Act(Act::Execute { .. }),
+                ..
+            }
+        );
+        if executed && (!reported(step.before, &wanted) || text(&new, "status") != "applying") {
             return Err("an update was executed without a pass".into());
         }
         if let (Some(a), Some(b)) = (record(step.before), record(step.after)) {
