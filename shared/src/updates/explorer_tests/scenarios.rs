@@ -199,7 +199,7 @@ fn walks(seed: u64, number: usize) {
 
 #[test]
 fn walks_through_everything() {
-    walks(1, 300);
+    walks(1, 120);
 }
 
 #[test]
