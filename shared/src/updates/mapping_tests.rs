@@ -685,15 +685,17 @@ fn every_combination_of(state: &'static str) -> usize {
     } else {
         &[false]
     };
-    let disagreements: &[Option<i64>] = if state == "applying" {
-        &[None, Some(0), Some(300), Some(301)]
-    } else {
-        &[None]
-    };
     for set in sets() {
         let class = match set {
             Set::Words(s, e) => class_of(s, e),
             _ => "not found",
+        };
+        // The bound of settling is named only where the set runs or ran, or the stack may be busy on it.
+        let disagreements: &[Option<i64>] = match class {
+            "RUN" | "RAN+" | "RAN-" | "READY" | "not found" if state == "applying" => {
+                &[None, Some(0), Some(300), Some(301)]
+            }
+            _ => &[None],
         };
         let versions: &[Option<&str>] = match class {
             "RUN" | "RAN+" | "not found" => &[Some(OUR_TARGET), Some("2.3.0"), None],
@@ -744,7 +746,7 @@ fn every_combination_of_a_prepared_row() {
 
 #[test]
 fn every_combination_of_an_applying_row() {
-    assert!(every_combination_of("applying") > 8 * 65 * 122);
+    assert!(every_combination_of("applying") > 2 * 65 * 122);
 }
 
 /// Rule 1: closed rows are shown as stored, whatever CloudFormation says. And a word this build does not know is

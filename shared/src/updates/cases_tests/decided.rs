@@ -86,6 +86,26 @@ fn a_check_taken_back_between_the_look_and_the_ok_holds_it() {
     assert_eq!(s.w.count("act execute"), 0);
 }
 
+/// 2.4: a pass of another digest is no pass.
+#[test]
+fn a_pass_of_another_template_holds_apply() {
+    let s = Scene::quiet();
+    let u = s.row_with(
+        2,
+        "2.4.0",
+        State::Prepared,
+        600,
+        ("CREATE_COMPLETE", "AVAILABLE"),
+        |u| u.template_sha256 = Some("0".repeat(64)),
+    );
+    s.point(Some(&u));
+    s.checked();
+    assert_eq!(
+        s.writes_nothing(|s| s.apply(&u)).refusal(),
+        (409, "model_check_failed")
+    );
+}
+
 #[test]
 fn the_version_output_is_read_with_and_without_v_on_both_sides() {
     let s = Scene::quiet();

@@ -463,3 +463,35 @@ fn out_of_time_shows_what_is_stored() {
     assert_eq!(v.text("/status/source"), "stored");
     assert_eq!(s.stored(&u), u);
 }
+
+/// A begin that died before its row was written holds nobody longer than its reservation.
+#[test]
+fn a_reservation_without_a_row_holds_for_two_minutes() {
+    let s = Scene::quiet();
+    s.head(|h| {
+        h.reserving = Some("0192f000-0000-7000-8000-000000000063".into());
+        h.reserve_until = Some(plus_seconds(start(), 120).as_millisecond());
+    });
+    s.at(119);
+    assert_eq!(
+        s.writes_nothing(|s| s.begin("2.4.0")).refusal(),
+        (409, "update_preparing")
+    );
+    s.at(120).version();
+    assert_eq!(s.w.head().reserving, None);
+    assert_eq!(s.begin("2.4.0").code, 201);
+}
+
+/// Throttled, nothing happened; whether an earlier try of the SDK got through is not known, so the poll decides.
+#[test]
+fn execute_throttled_to_the_end_waits_for_the_grace() {
+    let s = Scene::quiet();
+    let u = s.pending_prepared();
+    s.checked();
+    s.w.fault("act execute", vec![Instead::Before(throttled(EXECUTE))]);
+    assert_eq!(s.apply(&u).code, 202);
+    assert_eq!(s.stored(&u).status, State::Applying);
+    s.at(121).version();
+    assert_eq!(s.stored(&u).status, State::Prepared);
+    assert_eq!(code_of(&s.stored(&u)), "execute_not_started");
+}

@@ -476,6 +476,17 @@ fn discard_answers() {
     assert_eq!(s.discard(&u).refusal(), (409, "update_applying"));
     assert_eq!(s.stored(&u).status, State::Applying);
     assert_eq!(s.stored(&u).applied_by.as_deref(), Some(CONSOLE));
+    // A request to make the set that may still be in flight: there is nothing to delete by its ARN yet.
+    let s = Scene::quiet();
+    let u = s.row_with(2, "2.4.0", State::Preparing, 20, ("", ""), |u| {
+        u.change_set_id = None;
+        u.change_set_created_at = None;
+    });
+    s.point(Some(&u));
+    assert_eq!(
+        s.writes_nothing(|s| s.discard(&u)).refusal(),
+        (409, "update_preparing")
+    );
     // A set that was deleted in the console a moment ago is discarded without another delete.
     let s = Scene::quiet();
     let u = s.pending_prepared();
