@@ -320,6 +320,12 @@ pub(crate) fn judge_with(
                 }
             }
             finish_plan(&ctx, &mut out);
+            if let Some(plan) = ctx.plan() {
+                out.redact(|address, path| {
+                    let entries = [plan.change(address), plan.drift(address)];
+                    entries.into_iter().flatten().any(|c| c.marked(path))
+                });
+            }
             if ctx
                 .state_rebuild
                 .as_ref()

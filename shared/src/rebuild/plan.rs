@@ -361,11 +361,15 @@ impl<'a> Change<'a> {
         !json::masked(self.after_unknown(), path)
     }
 
-    /// Whether the value at a path must not be shown: Terraform marks it, or our own list does (A-8, 6.3).
-    pub(crate) fn hidden(&self, path: &str) -> bool {
+    /// Whether Terraform marks the value at a path as sensitive.
+    pub(crate) fn marked(&self, path: &str) -> bool {
         json::masked(self.before_sensitive.get(&self.broken), path)
             || json::masked(self.after_sensitive.get(&self.broken), path)
-            || super::verdict::is_secret_path(path)
+    }
+
+    /// Whether the value at a path must not be shown: Terraform marks it, or our own list does (A-8, 6.3).
+    pub(crate) fn hidden(&self, path: &str) -> bool {
+        self.marked(path) || super::verdict::is_secret_path(path)
     }
 
     /// The value before at a path; null when absent.

@@ -370,6 +370,24 @@ impl Out {
             .any(|f| f.code == code && f.address.as_deref() == Some(address))
     }
 
+    /// Hides the values of every finding whose address and path must not be shown, whichever rule wrote it.
+    pub(crate) fn redact(&mut self, hidden: impl Fn(&str, &str) -> bool) {
+        for finding in self.findings.iter_mut().chain(&mut self.warnings) {
+            let (Some(address), Some(path)) = (&finding.address, &finding.path) else {
+                continue;
+            };
+            if hidden(address, path) {
+                let hide = |value: &mut Option<Value>| {
+                    if value.is_some() {
+                        *value = Some(Value::from(HIDDEN));
+                    }
+                };
+                hide(&mut finding.expected);
+                hide(&mut finding.actual);
+            }
+        }
+    }
+
     /// Findings and warnings, sorted and without repetition, and the word.
     pub(crate) fn finish(&mut self) -> (Word, Vec<Finding>, Vec<Finding>) {
         let failures = tidy(std::mem::take(&mut self.findings));

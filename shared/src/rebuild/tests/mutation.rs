@@ -631,7 +631,12 @@ fn secrets_are_never_shown() {
     let mut live = super::cases::created();
     live.output("ecs:DescribeTaskDefinition")["taskDefinition"]["containerDefinitions"][0]["environment"]
         [1]["value"] = json!(SECRET_TEXT);
-    for case in [on, off, marked, steady, live] {
+    // A rule of a phase that shows what it saw, on an attribute that is marked.
+    let mut trust = Case::plan("prepare", "prepare__trust_without_source_account");
+    let role = &mut trust.change("aws_iam_role.instance")["change"];
+    role["after"]["assume_role_policy"] = json!(format!("{{\"Statement\":[],\"Id\":\"{SECRET_TEXT}\"}}"));
+    role["after_sensitive"]["assume_role_policy"] = json!(true);
+    for case in [on, off, marked, steady, live, trust] {
         let judged = case.judge();
         assert_eq!(judged.0.verdict.verdict, Word::Fail);
         let verdict = &judged.0.verdict;
