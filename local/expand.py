@@ -69,10 +69,16 @@ def expand(code: dict[str, dict], parameters: dict[str, str], endpoints: dict[st
     from samtranslator.model.exceptions import InvalidDocumentException
     from samtranslator.parser.parser import Parser
     from samtranslator.translator.translator import Translator
+    from samtranslator.yaml_helper import yaml_parse
 
     template = read()
     for function, where in code.items():
         template["Resources"][function]["Properties"]["CodeUri"] = where
+    for resource in template["Resources"].values():
+        # `sam package` would upload the workflow and put its address here.
+        if resource["Type"] == "AWS::Serverless::StateMachine" and "DefinitionUri" in resource["Properties"]:
+            workflow = ROOT / resource["Properties"].pop("DefinitionUri")
+            resource["Properties"]["Definition"] = yaml_parse(workflow.read_text())
     session = boto3.session.Session(region_name=REGION)
     defaults = {name: p["Default"] for name, p in template["Parameters"].items() if "Default" in p}
     try:
