@@ -682,7 +682,7 @@ fn two_creators_and_a_sweep() {
 }
 
 #[test]
-#[ignore = "a minute of CPU, some 900,000 states; ./test runs it optimised"]
+#[ignore = "a minute of CPU, some 900,000 states; cargo test -p headgate-core --features fakes --profile explore domains::tests::explore -- --ignored"]
 fn two_creators_and_a_sweep_exhaustively() {
     let report = run(&three(), &Bounds::default());
     println!("{report}");
@@ -910,7 +910,7 @@ fn random_ways_of_a_crowd() {
 }
 
 #[test]
-#[ignore = "minutes of CPU; ./test runs it optimised"]
+#[ignore = "minutes of CPU; cargo test -p headgate-core --features fakes --profile explore domains::tests::explore -- --ignored"]
 fn forty_thousand_random_ways_of_a_crowd() {
     println!("{:?}", walks(0..40_000));
 }
