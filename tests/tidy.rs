@@ -9,8 +9,15 @@ use serde_json::Value;
 const PURE: [&str; 4] = ["model.rs", "decide.rs", "tables.rs", "cause.rs"];
 
 /// What a deciding file may not name: SDK and runtime, log, clock, environment.
-const IMPURE: [&str; 9] = [
-    "aws_",
+const IMPURE: [&str; 15] = [
+    // The SDK's crates by name: Terraform's resource types begin with aws_ as well, and the gates judge those.
+    "aws_sdk_",
+    "aws_config",
+    "aws_smithy_",
+    "aws_types",
+    "aws_runtime",
+    "aws_sigv4",
+    "aws_credential_types",
     "lambda_runtime",
     "tokio",
     "tracing",
