@@ -8,7 +8,7 @@ use crate::http::hex;
 use crate::release::{self, Listed, ReleaseList};
 use crate::store::{Cond, Item, Key, Op, Row, Versioned, Write, WriteError};
 use crate::updates::model::{Act, BuildRead, Fact, Look, Seen, StartBuild};
-use crate::updates::run::{Call, Refused, World};
+use crate::updates::run::{Call, Refused, World, read_list, write_id};
 use crate::updates::store::{check_key, report_key};
 
 /// Where the list and the models come from, and what could not be read.
@@ -28,12 +28,6 @@ pub struct Known {
     pub list_error: Option<CallError>,
     /// Was anything written?
     pub wrote: bool,
-}
-
-fn write_id(call: &Call<'_>, what: &str) -> String {
-    use sha2::{Digest, Sha256};
-    let d = Sha256::digest(format!("{}/{}/{what}", call.request_id, call.seed).as_bytes());
-    hex(d.get(..16).unwrap_or_default())
 }
 
 async fn read<W: World, T: Row>(w: &W, key: &Key) -> Result<Option<Versioned<T>>, CallError> {
@@ -87,9 +81,7 @@ async fn save<W: World>(
 
 fn list_of(seen: Option<Seen>) -> Result<ReleaseList, CallError> {
     match seen {
-        Some(Seen::Releases(Ok(bytes))) => ReleaseList::parse(&bytes)
-            .map_err(|t| CallError::new(Class::Refused, "s3:GetObject", "MalformedList", &t)),
-        Some(Seen::Releases(Err(e))) => Err(e),
+        Some(Seen::Releases(read)) => read.and_then(read_list),
         _ => Err(CallError::new(
             Class::Unavailable,
             "s3:GetObject",

@@ -4,12 +4,13 @@ use super::{Attr, Cond, Conflict, Item, Key, Op, Page, Query, Table, Write, Writ
 use crate::boot::call_error;
 use crate::error::{CallError, Class};
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::error::SdkError;
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::{
     AttributeValue, CancellationReason, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure,
     TransactWriteItem, Update,
 };
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::collections::BTreeMap;
 
 /// The table of this installation.
@@ -259,8 +260,18 @@ fn conflicts(reasons: &[CancellationReason]) -> Option<Vec<Conflict>> {
     (!failed.is_empty()).then_some(failed)
 }
 
-/// Judges one failed condition of a single write: our own write id there means that it was done.
-fn single(w: &Write, old: Option<&SdkItem>) -> Result<(), WriteError> {
+/// What came of a single write. `failed` tells the failed condition, with the item that is there, from every other
+/// error; our own write id there means that the write was done and its answer lost.
+fn outcome<O, E: ProvideErrorMetadata>(
+    w: &Write,
+    action: &str,
+    sent: Result<O, SdkError<E, HttpResponse>>,
+    failed: impl Fn(&E) -> Option<Option<&SdkItem>>,
+) -> Result<(), WriteError> {
+    let Err(e) = sent else { return Ok(()) };
+    let Some(old) = e.as_service_error().and_then(failed) else {
+        return Err(call_error(action, &e).into());
+    };
     let old = old.map(item_of_sdk);
     if w.already_done(old.as_ref()) {
         return Ok(());
@@ -287,18 +298,10 @@ impl DynamoTable {
                     .send()
                     .await;
                 use aws_sdk_dynamodb::operation::put_item::PutItemError as E;
-                match sent {
-                    Ok(_) => Ok(()),
-                    Err(SdkError::ServiceError(s))
-                        if matches!(s.err(), E::ConditionalCheckFailedException(_)) =>
-                    {
-                        let E::ConditionalCheckFailedException(c) = s.err() else {
-                            return Ok(());
-                        };
-                        single(w, c.item())
-                    }
-                    Err(e) => Err(call_error("dynamodb:PutItem", &e).into()),
-                }
+                outcome(w, "dynamodb:PutItem", sent, |e| match e {
+                    E::ConditionalCheckFailedException(c) => Some(c.item()),
+                    _ => None,
+                })
             }
             Op::Update { set, remove, add } => {
                 let update = x.update(set, remove, add);
@@ -316,18 +319,10 @@ impl DynamoTable {
                     .send()
                     .await;
                 use aws_sdk_dynamodb::operation::update_item::UpdateItemError as E;
-                match sent {
-                    Ok(_) => Ok(()),
-                    Err(SdkError::ServiceError(s))
-                        if matches!(s.err(), E::ConditionalCheckFailedException(_)) =>
-                    {
-                        let E::ConditionalCheckFailedException(c) = s.err() else {
-                            return Ok(());
-                        };
-                        single(w, c.item())
-                    }
-                    Err(e) => Err(call_error("dynamodb:UpdateItem", &e).into()),
-                }
+                outcome(w, "dynamodb:UpdateItem", sent, |e| match e {
+                    E::ConditionalCheckFailedException(c) => Some(c.item()),
+                    _ => None,
+                })
             }
             Op::Delete => {
                 let cond = x.cond(&w.when);
@@ -343,18 +338,10 @@ impl DynamoTable {
                     .send()
                     .await;
                 use aws_sdk_dynamodb::operation::delete_item::DeleteItemError as E;
-                match sent {
-                    Ok(_) => Ok(()),
-                    Err(SdkError::ServiceError(s))
-                        if matches!(s.err(), E::ConditionalCheckFailedException(_)) =>
-                    {
-                        let E::ConditionalCheckFailedException(c) = s.err() else {
-                            return Ok(());
-                        };
-                        single(w, c.item())
-                    }
-                    Err(e) => Err(call_error("dynamodb:DeleteItem", &e).into()),
-                }
+                outcome(w, "dynamodb:DeleteItem", sent, |e| match e {
+                    E::ConditionalCheckFailedException(c) => Some(c.item()),
+                    _ => None,
+                })
             }
             // A lone check changes nothing, and DynamoDB has no single call for it.
             Op::Check => self.write_all(std::slice::from_ref(w), "").await,
@@ -378,48 +365,43 @@ impl DynamoTable {
                 .send()
                 .await;
             use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as E;
-            match sent {
-                Ok(_) => return Ok(()),
-                Err(SdkError::ServiceError(s)) if matches!(s.err(), E::TransactionCanceledException(_)) => {
-                    let E::TransactionCanceledException(c) = s.err() else {
-                        return Ok(());
-                    };
-                    let reasons = c.cancellation_reasons();
-                    if let Some(failed) = conflicts(reasons) {
-                        let done = failed.iter().all(|f| {
-                            writes
-                                .get(f.index)
-                                .is_some_and(|w| w.already_done(f.old.as_ref()))
-                        });
-                        return if done {
-                            Ok(())
-                        } else {
-                            Err(WriteError::Conflict(failed))
-                        };
-                    }
-                    let code = reasons
-                        .iter()
-                        .filter_map(|r| r.code())
-                        .find(|c| *c != "None")
-                        .unwrap_or("None");
-                    if code == "TransactionConflict" && attempt == 0 {
-                        continue;
-                    }
-                    let class = match code {
-                        "TransactionConflict" | "ThrottlingError" | "ProvisionedThroughputExceeded" => {
-                            Class::Throttled
-                        }
-                        _ => Class::Refused,
-                    };
-                    let text = reasons
-                        .iter()
-                        .filter_map(|r| r.message())
-                        .next()
-                        .unwrap_or("transaction cancelled");
-                    return Err(CallError::new(class, action, code, text).into());
-                }
-                Err(e) => return Err(call_error(action, &e).into()),
+            let Err(e) = sent else { return Ok(()) };
+            let Some(E::TransactionCanceledException(c)) = e.as_service_error() else {
+                return Err(call_error(action, &e).into());
+            };
+            let reasons = c.cancellation_reasons();
+            if let Some(failed) = conflicts(reasons) {
+                let done = failed.iter().all(|f| {
+                    writes
+                        .get(f.index)
+                        .is_some_and(|w| w.already_done(f.old.as_ref()))
+                });
+                return if done {
+                    Ok(())
+                } else {
+                    Err(WriteError::Conflict(failed))
+                };
             }
+            let code = reasons
+                .iter()
+                .filter_map(|r| r.code())
+                .find(|c| *c != "None")
+                .unwrap_or("None");
+            if code == "TransactionConflict" && attempt == 0 {
+                continue;
+            }
+            let class = match code {
+                "TransactionConflict" | "ThrottlingError" | "ProvisionedThroughputExceeded" => {
+                    Class::Throttled
+                }
+                _ => Class::Refused,
+            };
+            let text = reasons
+                .iter()
+                .filter_map(|r| r.message())
+                .next()
+                .unwrap_or("transaction cancelled");
+            return Err(CallError::new(class, action, code, text).into());
         }
         Err(CallError::new(
             Class::Throttled,

@@ -1370,7 +1370,7 @@ fn write(row: Option<Update>, head: Option<Head>) -> Step {
 }
 
 /// The head after this row closed: no pointer to it, no reservation of it, its leftover work noted.
-fn head_after_close(head: &Head, row: &Update) -> Option<Head> {
+pub(super) fn head_after_close(head: &Head, row: &Update) -> Option<Head> {
     let mut next = head.clone();
     if next.pending.as_deref() == Some(&row.id) {
         next.pending = None;

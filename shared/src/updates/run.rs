@@ -195,7 +195,7 @@ async fn fetch<W: World>(w: &W, pk: &str, id: &str, s: &mut Snapshot) -> Result<
 }
 
 /// Write ids and transaction tokens: unique per write, derived from the request, at most 36 characters.
-fn write_id(call: &Call<'_>, n: usize) -> String {
+pub(crate) fn write_id(call: &Call<'_>, n: impl std::fmt::Display) -> String {
     use sha2::{Digest, Sha256};
     let d = Sha256::digest(format!("{}/{}/{n}", call.request_id, call.seed).as_bytes());
     crate::http::hex(d.get(..16).unwrap_or_default())
@@ -326,7 +326,8 @@ fn note(o: &mut Observed, target: LookFor, look: &Look, seen: Seen) {
     }
 }
 
-fn read_list(bytes: Vec<u8>) -> Result<ReleaseList, CallError> {
+/// The release list out of its bytes; a malformed one is a failed read.
+pub(crate) fn read_list(bytes: Vec<u8>) -> Result<ReleaseList, CallError> {
     ReleaseList::parse(&bytes)
         .map_err(|text| CallError::new(Class::Refused, "s3:GetObject", "MalformedList", &text))
 }
@@ -556,15 +557,9 @@ async fn make<W: World>(
                 // An earlier try of the SDK may have got through: the set is deleted by name.
                 failed.change_set_cleanup = Cleanup::Pending;
             }
-            let mut head = s.head.row.clone();
-            head.reserving = None;
-            head.reserve_until = None;
-            if throttled {
-                head.work.insert(id.clone());
-            }
             let change = decide::Change {
+                head: decide::head_after_close(&s.head.row, &failed),
                 row: Some(failed.clone()),
-                head: Some(head),
             };
             let commit = store::change(call.pk, &s, &change, &write_id(call, wrote));
             // A lost condition means that a reconcile has settled the row already; a lost write that it will.
@@ -720,15 +715,9 @@ async fn published_by_other<W: World>(w: &W, call: &Call<'_>, id: &str, arn: &st
         failed.finished_at = Some(call.now);
         failed.change_set_cleanup = Cleanup::Pending;
         failed.ttl = Some(crate::store::ttl(call.now, decide::KEEP_DAYS));
-        let mut head = s.head.row.clone();
-        head.work.insert(id.to_owned());
-        if head.reserving.as_deref() == Some(id) {
-            head.reserving = None;
-            head.reserve_until = None;
-        }
         let change = decide::Change {
+            head: decide::head_after_close(&s.head.row, &failed),
             row: Some(failed),
-            head: Some(head),
         };
         let commit = store::change(call.pk, &s, &change, &write_id(call, 900));
         let _ = w.save(&commit.writes, &write_id(call, 900)).await;
@@ -1359,18 +1348,7 @@ pub async fn discard<W: World>(w: &W, call: &Call<'_>, id: &str) -> Result<Recon
     next.progress = None;
     next.change_set_cleanup = if answered { Cleanup::Done } else { Cleanup::Pending };
     next.ttl = Some(crate::store::ttl(call.now, decide::KEEP_DAYS));
-    let mut head = r.snapshot.head.row.clone();
-    if !answered {
-        head.work.insert(id.to_owned());
-    }
-    if head.pending.as_deref() == Some(id) {
-        head.pending = None;
-    }
-    if head.reserving.as_deref() == Some(id) {
-        head.reserving = None;
-        head.reserve_until = None;
-    }
-    let head = (head != r.snapshot.head.row).then_some(head);
+    let head = decide::head_after_close(&r.snapshot.head.row, &next);
     let commit = store::change(
         call.pk,
         &r.snapshot,
